@@ -131,10 +131,16 @@ class Dictionary:
 
         The last observations may be missing: see :meth:`fastio.dicts.tuner.Tuner.times`.
         """
+        return self.times_for_choice(context, nbytes, candidates, keep=False)
+
+    def times_for_choice(
+        self, context: Context, nbytes: int, candidates: Sequence[str], *, keep: bool
+    ) -> dict[str, float]:
+        """As :meth:`times`. ``keep``: see :meth:`fastio.dicts.tuner.Tuner.times`."""
         tools = _tuple(candidates)
         with LOCK:
             tuner = self._known(self._own(context))
-            return {} if tuner is None else tuner.times(nbytes, tools)
+            return {} if tuner is None else tuner.times(nbytes, tools, keep=keep)
 
     def renew(self) -> None:
         """Add uncertainty to all that was measured, so that it is measured again."""

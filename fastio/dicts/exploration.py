@@ -17,6 +17,7 @@ from fastio.dicts.tool_record import BLANK, Budget, ToolRecord, Try
 
 TRIES, MOST_TRIES = 0.005, 4.0  # share of the time for all tries, and usual calls to begin with
 FIRST_TRIES = 1.5  # usual calls at once for each tool that was not measured near a size yet
+FREE_SECONDS, MOST_SHARE = 0.01, 0.05  # of all that was spent, for tries beside a tool with a prior
 PAYBACK = 6.0  # the expected savings since the last call must be so many times the cost of a try
 FEW_TIMES_GAIN = (0.03, 0.03, 0.01)  # share of a call, added for a tool with 0, 1, 2 times: they may be outliers
 LEAST_SHARE = 0.0005  # of the time, for trying one tool
@@ -69,6 +70,8 @@ class Exploration:
                 own = Budget(max(gain / PAYBACK, LEAST_SHARE), begun, credit=0.0 if other.known else FIRST_TRIES)
                 budget = self.tries
                 at = max(own.due(cost, self.usual), budget.due(cost, self.usual))
+                if plan.has_prior:  # a program may end after a few large calls, and what ships is seldom wrong
+                    at = max(at, (budget.paid + cost - FREE_SECONDS) / MOST_SHARE)
             if self.spent < at:
                 due = min(due, at)
             elif gain > most:

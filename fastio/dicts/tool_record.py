@@ -12,7 +12,6 @@ from fastio.dicts.choice import Opinion
 KEPT = 5  # times that are kept of a tool in a bucket
 NEAR = 16  # buckets: four octaves either way
 LOOKS, FIRST_LOOK = 0.02, 1.0  # share of the time for each tool that became slower, and usual calls to begin with
-FREE_SECONDS, MOST_SHARE = 0.01, 0.05  # of all that was spent: a program may end after a few large calls
 RETRY_CALLS = 256  # without a tool that failed
 RETRY_GROWTH, MOST_GROWTHS = 4, 4  # times as many after each further failure, so often
 
@@ -67,7 +66,7 @@ class Samples:
 class Budget:
     """A ``share`` of the context's seconds since ``begun``; ``paid`` seconds of it are used.
 
-    ``credit``: usual calls that may be used before they are earned, but at most 5 % of all that was spent, and 10 ms.
+    ``credit``: usual calls that may be used at once.
     """
 
     share: float
@@ -77,8 +76,8 @@ class Budget:
 
     def due(self, cost: float, usual: float) -> float:
         """The context's seconds at which ``cost`` more seconds may be used. ``usual``: the seconds of a usual call."""
-        used = self.paid + cost
-        return max(self.begun + (used - self.credit * usual) / self.share, (used - FREE_SECONDS) / MOST_SHARE)
+        least = self.paid + cost - self.credit * usual
+        return self.begun + least / self.share
 
 
 class Try(NamedTuple):

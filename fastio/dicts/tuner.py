@@ -142,20 +142,22 @@ class Tuner:
             for cell in record.samples.values():
                 cell.clear()
 
-    def times(self, nbytes: float, candidates: Sequence[str]) -> dict[str, float]:
+    def times(self, nbytes: float, candidates: Sequence[str], *, keep: bool = False) -> dict[str, float]:
         """Seconds expected of each candidate that was measured at or near the size and does not fail, fastest first.
 
         Changes no choice. They are those of the plan in use: observations that moved a time by less than 10 % may be
-        missing, up to 512 of them.
+        missing, up to 512 of them. ``keep``: a plan that is made for this is used again, and may change later answers.
         """
         key = bucket_of(nbytes), tuple(candidates)
         plan = self._plans.get(key)
         if plan is None or self._age > plan.until:
             plan = self._asked.get(key)
         if plan is None or self._age > plan.until:
-            if len(self._asked) >= MOST_PLANS:
-                self._asked.clear()
-            plan = self._asked[key] = self._plan(*key, False)
+            plan = self._plan(*key, False)
+            if keep:
+                if len(self._asked) >= MOST_PLANS:
+                    self._asked.clear()
+                self._asked[key] = plan
         return plan.times(nbytes)
 
     def record(self, tool: str) -> ToolRecord:
@@ -196,7 +198,8 @@ class Tuner:
         seconds = opinions[best].seconds(bucket) if self._exploration.usual or opinions[best].known else 0.0
         ranked = [opinions[at] for at in (best, *(at for at in usable if at != best))]
         rest = [opinions[at] for at in failing]
-        return Plan(bucket, ranked, rest, opinions[usable[0]], first, seconds, self._age + PLAN_AGE)
+        until, has_prior = self._age + PLAN_AGE, self.rule.prior.lists(candidates[best])
+        return Plan(bucket, ranked, rest, opinions[usable[0]], first, seconds, until, has_prior)
 
     def _preferred(self, bucket: int, opinions: Sequence[Opinion], usable: Sequence[int], covariance: Any) -> int:
         """The tool to use: the fastest, or for a large transfer one that is equal in time and takes less CPU."""

@@ -50,7 +50,7 @@ class WRDic(Dictionary):
             choice = own.choose(context, nbytes, candidates)
             if choice.exploring or self._summed == [own]:
                 return choice
-            total = self.times(context, nbytes, candidates)
+            total = self._totals(context, nbytes, candidates, keep=True)
             if choice.tool not in total:
                 return choice
             order = (*total, *(tool for tool in choice.order if tool not in total))
@@ -64,8 +64,11 @@ class WRDic(Dictionary):
 
     def times(self, context: Context, nbytes: int, candidates: Sequence[str]) -> dict[str, float]:
         """Expected seconds of a save and a load together, or of one of them by the mode, of tools that both know."""
+        return self._totals(context, nbytes, candidates, keep=False)
+
+    def _totals(self, context: Context, nbytes: int, candidates: Sequence[str], keep: bool) -> dict[str, float]:
         with LOCK:
-            parts = [part.times(context, nbytes, candidates) for part in self._summed]
+            parts = [part.times_for_choice(context, nbytes, candidates, keep=keep) for part in self._summed]
         both = [tool for tool in candidates if all(tool in part for part in parts)]
         total = {tool: sum(part[tool] for part in parts) for tool in both}
         return dict(sorted(total.items(), key=lambda item: item[1]))

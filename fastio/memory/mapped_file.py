@@ -8,7 +8,7 @@ import torch
 
 from fastio.errors import FastIOError, UnsupportedError
 from fastio.files.open_file import translate_open_limit
-from fastio.memory.load_buffers import Region, empty_storage, may_hold_any
+from fastio.memory.load_buffers import Region, may_hold_any
 
 
 class MappedFile:
@@ -36,8 +36,6 @@ class MappedFile:
 
     def storage(self, region: Region) -> torch.UntypedStorage:
         """The storage of a region, over the mapped pages."""
-        if region.nbytes == 0:
-            return empty_storage()
         part: torch.UntypedStorage = self._whole[region.offset : region.offset + region.nbytes]
         if self._aligned or may_hold_any(region.offset):
             return part

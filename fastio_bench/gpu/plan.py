@@ -15,6 +15,8 @@ TRUTH_TESTS = (
     "transports/test_crc32_cuda.py",
     "transports/test_transports.py",
     "offload/test_device.py",
+    "offload/test_two_streams.py",
+    "models/test_devices.py",
     "checkpoint/test_restore_into.py",
     "formats/test_pickler.py",
     "transports/test_no_gpu_queries.py",

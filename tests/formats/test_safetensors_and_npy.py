@@ -307,7 +307,10 @@ def test_arguments_of_pt_only_raise_for_other_formats(tmp_path: Path, name: str)
     with pytest.raises(TypeError, match="encoding"):
         fastio.load(path, encoding="latin1")
     assert same(fastio.load(path, pickle_module=None), obj)
-    for arguments in ({"mmap": True}, {"map_location": {"cuda": "cpu"}}, {"map_location": lambda s, _: s}):
+    with pytest.raises(ValueError, match="mmap=True needs a path"):
+        fastio.load(io.BytesIO(path.read_bytes()), mmap=True)
+    arguments: dict[str, Any]
+    for arguments in ({"map_location": {"cuda": "cpu"}}, {"map_location": lambda s, _: s}):
         with pytest.raises(RuntimeError, match=r"\.pt"):
             fastio.load(path, **arguments)
         with pytest.raises(RuntimeError, match=r"\.pt"):

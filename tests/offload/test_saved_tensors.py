@@ -238,7 +238,7 @@ class Broken(BlockStore):
 
 @pytest.mark.parametrize("staged", [False, True], ids=["from memory", "through a slab"])
 def test_failed_read_keeps_no_graph_alive(staged: bool, tmp_path: Path) -> None:
-    network = nn.Sequential(*[nn.Linear(256, 256) for _ in range(9)])
+    network = nn.Sequential(*[nn.Linear(256, 256) for _ in range(40)])
     for _ in range(2):
         below = Broken(tmp_path)
         store: Any = StagedStore(below, HostCopies(), 4 << 20) if staged else below

@@ -85,6 +85,7 @@ def others(folder: Path) -> Path:
             ("checkpoint", "--size", "1.2MB"),
             ("store", "--sizes", "1MB"),
             ("model", "--model", "toy"),
+            ("weights", "--size", "1MB", "--work", "one small tensor", "--tool", "fastio"),
         ):
             command = name.partition("-")[0]
             rounds = [] if command in ("hybrid", "tools") else ["--rounds", "1"]
