@@ -109,9 +109,9 @@ class CostModel:
 
     def bend(self, tool: str, bucket: int, common: bool) -> None:
         """Let a tool's curve move at a size; with ``common``, the curve of all tools too."""
-        for index in self._knots("", bucket, COMMON_KNOT, COMMON_CURVE) if common else ():
+        for index in self._knots("", bucket, COMMON_KNOT) if common else ():
             self._covariance[index, index] += BENT**2
-        for index in self._knots(tool, bucket, TOOL_KNOT, UNLISTED_CURVE):
+        for index in self._knots(tool, bucket, TOOL_KNOT):
             self._covariance[index, index] += UNLISTED_CURVE**2
 
     def change(self, seen: Prediction, residual: float, noise: float) -> None:
@@ -161,19 +161,24 @@ class CostModel:
 
     def _row(self, tool: str, bucket: int, first: bool, doubt: float | None) -> dict[int, float]:
         """The terms of a tool's time at a bucket, with their weights."""
-        curve, speed = (UNLISTED_CURVE, UNLISTED_SPEED) if doubt is None else (doubt, SPEED)
+        speed = UNLISTED_SPEED if doubt is None else SPEED
         row = {self._term(_LEVEL, LEVEL): 1.0, self._term((tool, 0, 0), speed): 1.0}
-        row |= self._knots("", bucket, COMMON_KNOT, COMMON_CURVE) | self._knots(tool, bucket, TOOL_KNOT, curve)
+        row |= self._knots("", bucket, COMMON_KNOT) | self._knots(tool, bucket, TOOL_KNOT)
         if first:
             row |= {self._term(_FIRST, FIRST, FIRST_MEAN): 1.0, self._term((tool, -1, 0), FIRST_OWN): 1.0}
         return row
 
-    def _knots(self, tool: str, bucket: int, every: int, deviation: float) -> dict[int, float]:
+    def _knots(self, tool: str, bucket: int, every: int) -> dict[int, float]:
         """The one or two knots around a bucket, weighted by linear interpolation."""
         knot, beyond = divmod(bucket, every)
         share = beyond / every
-        row = {self._term((tool, every, knot), deviation): 1 - share}
-        return row | {self._term((tool, every, knot + 1), deviation): share} if share else row
+        row = {self._knot(tool, every, knot): 1 - share}
+        return row | {self._knot(tool, every, knot + 1): share} if share else row
+
+    def _knot(self, tool: str, every: int, knot: int) -> int:
+        """A knot's term. Its deviation is the same, whichever bucket needs it first."""
+        doubt = self.prior.at(knot * every, tool)[1] if tool else COMMON_CURVE
+        return self._term((tool, every, knot), UNLISTED_CURVE if doubt is None else doubt)
 
     def _term(self, key: _Key, deviation: float, mean: float = 0.0) -> int:
         """The index of a term; a new term gets this mean and deviation."""
