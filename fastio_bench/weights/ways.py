@@ -194,7 +194,7 @@ _MODULES = {
 
 def ready(tool: str) -> None:
     """Import what a tool needs, so that no timed call does. ImportError if it is not installed."""
-    required: Sequence[str] = _MODULES.get(tool, ("fastio",))
+    required: Sequence[str] = _MODULES.get(tool, ("fastio.models",))
     for name in required[:1]:
         import_module(name)
     for name in required[1:]:
