@@ -15,9 +15,8 @@ from fastio import _native
 from fastio.files.full_write import write_all
 from fastio.formats.layout import Layout
 from fastio.formats.pt.reader import NeedsTorchError, open_archive
-from fastio.formats.small_reads import read_at
+from fastio.formats.small_reads import blocks_at, read_at
 
-_BLOCK = 512 << 10  # stays in the processor's cache
 # PKWARE's APPNOTE 6.3, sections 4.3.9 (a descriptor follows the data) and 4.3.12 (entries of the central directory).
 _DESCRIBED = 1 << 3
 _CRC_IN_DESCRIPTOR, _CRC_IN_ENTRY, _LENGTHS_IN_ENTRY, _ENTRY_BYTES = 4, 16, 28, 46
@@ -78,9 +77,8 @@ def _notes(changed: int) -> tuple[str, ...]:
 
 def _in_file(path: str, fd: int, offset: int, nbytes: int) -> int:
     value = 0
-    end = offset + nbytes
-    for at in range(offset, end, _BLOCK):
-        value = _native.crc32(read_at(path, fd, at, min(_BLOCK, end - at)), value)
+    for block in blocks_at(path, fd, offset, nbytes):
+        value = _native.crc32(block, value)
     return value
 
 

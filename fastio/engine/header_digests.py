@@ -7,15 +7,13 @@ were written. A file object gets the header first: its checksums are computed in
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from fastio import _native
 from fastio.engine.host_pieces import Part, host_pieces
 from fastio.files.full_write import write_all
 from fastio.formats.layout import Layout
-from fastio.formats.small_reads import read_at
-
-_BLOCK = 512 << 10  # stays in the processor's cache
+from fastio.formats.small_reads import blocks_at
 
 
 def write_after(layout: Layout, crcs: Mapping[int, int], path: str, fd: int) -> None:
@@ -31,7 +29,7 @@ def write_after(layout: Layout, crcs: Mapping[int, int], path: str, fd: int) -> 
             part = parts[place.offset]
             crc, sha = _hashed(host_pieces(part))
             if crc != crcs[place.offset]:
-                _, sha = _hashed(_in_file(part, path, fd))
+                _, sha = _hashed(blocks_at(path, fd, part.offset, part.nbytes))
             _put(layout, place.sha256, sha)
     write_all(path, fd, memoryview(layout.literal), 0)
 
@@ -70,9 +68,3 @@ def _hashed(pieces: Iterable[memoryview | bytes]) -> tuple[int, str]:
         crc = _native.crc32(copy, crc)
         sha.update(copy)
     return crc, sha.hexdigest()
-
-
-def _in_file(part: Part, path: str, fd: int) -> Iterator[bytes]:
-    end = part.offset + part.nbytes
-    for at in range(part.offset, end, _BLOCK):
-        yield read_at(path, fd, at, min(_BLOCK, end - at))

@@ -26,6 +26,11 @@ class LoadPlan(NamedTuple):
     missing: list[str]
     unexpected: list[str]
 
+    def result(self, damaged: set[str]) -> tuple[list[str], list[str]]:
+        """What a load returns: (missing, unexpected). Damaged tensors are missing, with all their names."""
+        aliases = {name for name, kept in self.aliases.items() if kept in damaged}
+        return sorted({*self.missing, *damaged, *aliases}), self.unexpected
+
 
 class Target(NamedTuple):
     """How errors call what tensors are loaded into, and how its dtype is made the files' dtype."""

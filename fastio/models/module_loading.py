@@ -78,8 +78,7 @@ def load_model(
             names = read_in_place(found, plan, files, policy)
         loaded, damaged = read_new(found, names, files, created_on, policy, skip_damaged=atomic and not strict)
     _assign(model, found, plan, loaded)
-    damaged |= {name for name, kept in plan.aliases.items() if kept in damaged}
-    return sorted({*plan.missing, *damaged}), plan.unexpected
+    return plan.result(damaged)
 
 
 def read_new(

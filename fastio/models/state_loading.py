@@ -61,8 +61,7 @@ def load_into(
         target = found.tensors[name]
         with torch.inference_mode(target.is_inference()), torch.no_grad():
             target.copy_(tensor)
-    damaged |= {name for name, kept in plan.aliases.items() if kept in damaged}
-    return sorted({*plan.missing, *damaged}), plan.unexpected
+    return plan.result(damaged)
 
 
 def _tensors_of(state: Any) -> ModuleTensors:

@@ -16,7 +16,7 @@ from fastio.formats.detect import HEAD_BYTES, PT, SAFETENSORS, detect, is_legacy
 from fastio.formats.pt import tensor_table as pt_tensor_table
 from fastio.formats.safetensors import tensor_table
 from fastio.formats.safetensors.format import checksums_of
-from fastio.formats.safetensors.tensor_checksums import AS_IT_IS
+from fastio.formats.safetensors.tensor_checksums import TensorChecksums
 from fastio.formats.safetensors.tensor_table import Entry, TensorTable
 from fastio.formats.small_reads import head
 from fastio.models.locate import Located, locate
@@ -72,11 +72,8 @@ class WeightFile:
     def mismatch(self, name: str) -> ChecksumError:
         """The error for a tensor whose bytes do not have their CRC-32."""
         entry = self.table.entries[name]
-        if self._checksums is not None:
-            return self._checksums.mismatch(self.path, name, entry)
-        where = f"its {entry.nbytes} bytes at offset {entry.offset} do not match their CRC-32 ({entry.crc:08x})"
-        cause = "the file was damaged after it was written; restore it from a copy"
-        return ChecksumError(self.path, name, f"{where}: {cause}{AS_IT_IS}")
+        known = self._checksums or TensorChecksums({name: entry.crc or 0}, None)
+        return known.mismatch(self.path, name, entry)
 
     def check_unchanged(self) -> None:
         """Raise CorruptFileError if the file was written to since it was opened."""
