@@ -3,10 +3,10 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/values.hpp"
+#include "io_engine/io_uring.hpp"
 #include "transfer/cached.hpp"
 #include "transfer/control.hpp"
 #include "transfer/direct.hpp"
-#include "transfer/io_uring.hpp"
 #include "transfer/virtual_disk.hpp"
 
 namespace nb = nanobind;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "block_store/driver.hpp"
-#include "transfer/io_uring.hpp"
+#include "io_engine/io_uring.hpp"
 
 namespace fastio {
 

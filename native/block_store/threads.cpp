@@ -1,6 +1,6 @@
 // The driver "threads": pread and pwrite on a few threads, for where io_uring is forbidden.
 #include "block_store/driver.hpp"
-#include "transfer/io_threads.hpp"
+#include "io_engine/io_threads.hpp"
 
 namespace fastio {
 

@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <string>
 
+#include "io_engine/io_threads.hpp"
+#include "io_engine/io_uring.hpp"
 #include "support/errors.hpp"
-#include "transfer/io_threads.hpp"
-#include "transfer/io_uring.hpp"
 
 namespace fastio {
 

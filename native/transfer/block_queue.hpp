@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "transfer/io_engine.hpp"
+#include "io_engine/io_engine.hpp"
 
 namespace fastio {
 

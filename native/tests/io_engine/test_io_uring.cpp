@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "io_engine/io_uring.hpp"
 #include "memory/memory.hpp"
 #include "support/errors.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/unnamed_file.hpp"
-#include "transfer/io_uring.hpp"
 
 namespace {
 

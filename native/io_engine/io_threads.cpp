@@ -1,4 +1,4 @@
-#include "transfer/io_threads.hpp"
+#include "io_engine/io_threads.hpp"
 
 #include <unistd.h>
 

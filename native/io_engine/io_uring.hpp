@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "transfer/io_engine.hpp"
+#include "io_engine/io_engine.hpp"
 
 namespace fastio {
 

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "transfer/io_uring.hpp"
+#include "io_engine/io_uring.hpp"
 
 namespace fastio {
 

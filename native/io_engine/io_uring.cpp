@@ -1,4 +1,4 @@
-#include "transfer/io_uring.hpp"
+#include "io_engine/io_uring.hpp"
 
 #include <sys/mman.h>
 #include <sys/syscall.h>

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "transfer/io_engine.hpp"
+#include "io_engine/io_engine.hpp"
 
 namespace fastio {
 
