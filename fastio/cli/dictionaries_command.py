@@ -1,21 +1,26 @@
-"""``fastio dictionaries``: where the learned times of tools are kept, what is in them, and how to forget them."""
+"""``fastio dictionaries``: where the learned times of tools are kept, what is in them, how to fill and forget them."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import Counter
 from typing import Any
 
 import click
 
 from fastio.cli.messages import TROUBLE, echo_json, escaped, visible
+from fastio.cli.tables import show_table
 from fastio.dicts.defaults import folder
 from fastio.dicts.explain import describe
 from fastio.dicts.fingerprint import Fingerprint
+from fastio.dicts.sizes import describe_seconds
 from fastio.inspect.dictionaries import Learned, StoredDictionary, clear, stored
-from fastio.sizes import format_size
+from fastio.inspect.tuning import ROUNDS, SIZES, WORKS, Tuned, tune
+from fastio.sizes import format_size, parse_size
 
 
-@click.group(short_help="What was learned about the tools: show it, clear it.")
+@click.group(short_help="What was learned about the tools: show it, fill it, clear it.")
 def dictionaries() -> None:
     """The dictionaries: how long each tool took for each size, by filesystem and machine."""
 
@@ -64,6 +69,55 @@ def clear_all(yes: bool) -> None:
             return
     removed = clear()
     click.echo(f"removed: {len(removed)} of {count}")
+
+
+@dictionaries.command(name="tune", short_help="Fill them, by saving and loading files.")
+@click.argument("where", metavar="[FOLDER]", default=os.curdir)
+@click.option("--largest", default="256MiB", show_default=True, help="The largest file; twice that must be free.")
+@click.option("--rounds", type=click.IntRange(1), default=ROUNDS, show_default=True, help="Rounds at each size.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def tune_tools(where: str, largest: str, rounds: int, as_json: bool) -> None:
+    """Save and load files in FOLDER (the current one), so that its dictionaries know the tools' times before use.
+
+    fastio learns by itself as it is used; this only brings it forward.
+    """
+    try:
+        most = parse_size(largest, "--largest") or 0
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    sizes = [nbytes for nbytes in SIZES if nbytes <= most]
+    if not sizes:
+        raise click.UsageError(f"--largest {visible(largest)}: expected {format_size(SIZES[0])} or more")
+    if folder() is None:
+        raise click.UsageError(_where())
+    with click.progressbar(length=len(sizes) * rounds, label="tuning", file=sys.stderr) as bar:
+
+        def tell(nbytes: int, done: int) -> None:
+            bar.label = f"tuning {format_size(nbytes)}"
+            bar.update(1 if done else 0)
+
+        try:
+            found = tune(where, sizes, rounds, tell)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+    if as_json:
+        echo_json([{"nbytes": one.nbytes, "works": {work: _times(one, work) for work in one.answers}} for one in found])
+        return
+    rows = [[format_size(one.nbytes), *(_answer(one, work) for work in WORKS)] for one in found]
+    show_table((".pt of", *WORKS), rows, [".pt of"])
+    click.echo(_where())
+
+
+def _times(tuned: Tuned, work: str) -> dict[str, Any]:
+    answer = tuned.answers[work]
+    return {"tool": answer.tool, "seconds": {entry.tool: entry.seconds for entry in answer.entries}}
+
+
+def _answer(tuned: Tuned, work: str) -> str:
+    if work not in tuned.answers:
+        return "none: this filesystem is memory"
+    best = tuned.answers[work].entries[0]
+    return best.tool if best.seconds is None else f"{best.tool} {describe_seconds(best.seconds)}"
 
 
 def _where() -> str:

@@ -119,6 +119,40 @@ class TestDictionaries:
         assert [path.name for path in learned.glob("*.json")] == ["notes.json"]
         assert "nothing to remove" in run("dictionaries", "clear", "--yes").stdout
 
+    def test_tune_fills_the_dictionaries_of_a_folder(self, learned: Path, tmp_path: Path) -> None:
+        def times() -> int:
+            found = json.loads(run("dictionaries", "show", "--json").stdout)["dictionaries"]
+            return sum(context["times"] for one in found for context in one["contexts"])
+
+        before, there = times(), sorted(os.listdir(tmp_path))
+        answers = json.loads(run("dictionaries", "tune", tmp_path, "--largest", "1MiB", "--rounds", 2, "--json").stdout)
+        assert [one["nbytes"] for one in answers] == [1 << 20]
+        (works,) = (one["works"] for one in answers)
+        assert set(works) == {"durable save", "save", "cold load", "warm load"}
+        assert all(answer["tool"] in answer["seconds"] for answer in works.values())
+        assert times() > before
+        assert sorted(os.listdir(tmp_path)) == there
+        assert "posix" in run("dictionaries", "tune", tmp_path, "--largest", "1MiB", "--rounds", 1).stdout
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["none"], "none"),
+            ([".", "--largest", "1KiB"], "expected 1 MiB or more"),
+            ([".", "--largest", "much"], "no size"),
+        ],
+    )
+    def test_tune_with_bad_input(
+        self, arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert said in run("dictionaries", "tune", *arguments, status=2).stderr
+        assert list(tmp_path.iterdir()) == []
+
+    def test_tune_where_no_dictionary_is_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FASTIO_POLICY", "posix")
+        assert "unset it" in run("dictionaries", "tune", status=2).stderr
+
     def test_without_a_folder(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("FASTIO_DICTIONARY_DIR", str(tmp_path / "none"))
         assert "dictionaries are kept in" in run("dictionaries", "show").stdout

@@ -1,0 +1,116 @@
+"""Fills the dictionaries of a folder's filesystem: saves and loads files of several sizes, as a program would."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from fastio import api, dicts
+from fastio.dicts.explain import Explanation
+from fastio.engine import candidates as plan
+from fastio.engine.tool_selection import candidates, verifying_tools
+from fastio.errors import TransferError
+from fastio.formats.detect import PT
+from fastio.sizes import format_size
+from fastio.transports import registry
+from fastio.transports.transport import SAVE, is_resident
+
+SIZES = (1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)  # bytes of one tensor
+ROUNDS = 8
+WORKS = ("durable save", "save", "cold load", "warm load")
+
+_CPU = frozenset({"cpu"})
+
+
+class Tuned(NamedTuple):
+    """What the dictionaries answer for a ``.pt`` of one tensor of ``nbytes``, by work (:data:`WORKS`)."""
+
+    nbytes: int
+    answers: dict[str, Explanation]
+
+
+def tune(
+    folder: str | os.PathLike[str],
+    sizes: Sequence[int] = SIZES,
+    rounds: int = ROUNDS,
+    tell: Callable[[int, int], None] = lambda nbytes, done: None,
+) -> list[Tuned]:
+    """Save and load a ``.pt`` of each size in a folder, ``rounds`` times, and return what was learned.
+
+    Each round saves durably and not, and loads from the disk and from the page cache, by the tool that the folder's
+    dictionaries choose. So they learn the tools' times here before a program needs them, and keep them. The files lie
+    in a temporary folder, which is removed; two of the largest size must fit on the disk and in memory. ``tell(nbytes,
+    done)`` is called before and after each round with the number of rounds done. A filesystem that keeps all files in
+    memory has no cold loads.
+
+    FileNotFoundError for a folder that is not there; TransferError (ENOSPC) if the files do not fit on the disk;
+    ValueError if ``FASTIO_POLICY`` names a tool, for dictionaries then learn nothing.
+    """
+    where = os.fsdecode(folder)
+    preset = dicts.resolve("auto", SAVE, registry.names()).tool
+    if preset is not None:
+        raise ValueError(f"FASTIO_POLICY={preset}: no dictionary is asked, so none learns; unset it to tune")
+    need, free = 2 * max(sizes), shutil.disk_usage(where).free
+    if free < need:
+        cure = f"{format_size(need)} are needed, {format_size(free)} are free; free some, or tune smaller sizes"
+        raise TransferError(errno.ENOSPC, f"making files to tune with ({cure})", where)
+    with tempfile.TemporaryDirectory(prefix=".fastio-tune-", dir=where) as temporary:
+        found = [_tune(temporary, nbytes, rounds, tell) for nbytes in sizes]
+    dicts.flush()
+    return found
+
+
+def _tune(folder: str, nbytes: int, rounds: int, tell: Callable[[int, int], None]) -> Tuned:
+    path, other = os.path.join(folder, "file.pt"), os.path.join(folder, "other.pt")
+    thing = {"tensor": torch.empty(nbytes, dtype=torch.uint8).random_()}
+    has_cold = True
+    for done in range(rounds):
+        tell(nbytes, done)
+        api.save(thing, path)
+        api.save(thing, other, durable=False)
+        os.unlink(other)  # before its bytes are written to the disk, which would disturb the calls that follow
+        has_cold = _drop_from_page_cache(path)
+        if has_cold:
+            api.load(path)
+        with open(path, "rb", buffering=0) as file:
+            while file.read(1 << 24):
+                pass
+        api.load(path)
+    tell(nbytes, rounds)
+    os.unlink(path)
+    works = WORKS if has_cold else tuple(work for work in WORKS if work != "cold load")
+    return Tuned(nbytes, {work: _answer(folder, work, nbytes) for work in works})
+
+
+def _drop_from_page_cache(path: str) -> bool:
+    """Whether the page cache no longer holds the file."""
+    with _opened(path) as fd:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        return not is_resident(fd, os.fstat(fd).st_size)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _answer(folder: str, work: str, nbytes: int) -> Explanation:
+    if work.endswith("save"):
+        context = plan.save_context(PT, "cpu", work == "durable save", nbytes, 1)
+        tools = candidates(context.op, PT, _CPU)[0]
+    else:
+        context = plan.load_context(PT, "cpu", work == "warm load", nbytes, 1)
+        tools = verifying_tools(PT, _CPU)
+    return dicts.default(context.op, folder).explain(context, nbytes, tools)
