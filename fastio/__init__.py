@@ -34,6 +34,7 @@ with _held_back():
 
 if _TYPE_CHECKING:
     from fastio.checkpoint import Checkpointer
+    from fastio.engine.seal import Sealed, seal
     from fastio.hybrid import Hybrid
     from fastio.integrations.safetensors_patch import patch_safetensors
     from fastio.models import load_file, load_into, load_model, safe_open, save_file, save_model
@@ -43,6 +44,7 @@ else:
         "Checkpointer": "checkpoint",
         "Hybrid": "hybrid",
         "Offload": "offload",
+        "Sealed": "engine.seal",
         "load_file": "models",
         "load_into": "models",
         "load_model": "models",
@@ -50,6 +52,7 @@ else:
         "safe_open": "models",
         "save_file": "models",
         "save_model": "models",
+        "seal": "engine.seal",
     }
     _ROOMS = {*_LATER.values(), "distributed"}
 
@@ -84,6 +87,7 @@ __all__ = [
     "ModelMismatchError",
     "Offload",
     "SaveResult",
+    "Sealed",
     "ShardMissingError",
     "TensorMissingError",
     "ToolStatus",
@@ -104,6 +108,7 @@ __all__ = [
     "save",
     "save_file",
     "save_model",
+    "seal",
     "tools",
     "verify",
 ]

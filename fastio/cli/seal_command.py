@@ -35,7 +35,7 @@ def seal(paths: tuple[str, ...], hashes: bool, as_json: bool) -> None:
             continue
         for file in files:
             try:
-                sealed.append(seal_file(file, hashes))
+                sealed.append(seal_file(file, hashes=hashes))
             except (FastIOError, OSError) as error:
                 status = _failed(error, status)
             else:

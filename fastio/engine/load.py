@@ -30,9 +30,9 @@ from fastio.engine.torch_load import (
     without_ignored,
 )
 from fastio.engine.transport_errors import call_transport
-from fastio.errors import CorruptFileError, FastIOError, ToolUnavailableError, UnsupportedError, shortened
+from fastio.errors import CorruptFileError, FastIOError, FormatError, ToolUnavailableError, UnsupportedError, shortened
 from fastio.files.open_file import opened
-from fastio.formats.detect import HEAD_BYTES, PT, SAFETENSORS, detect
+from fastio.formats.detect import HEAD_BYTES, INDEX_SUFFIX, PT, SAFETENSORS, detect
 from fastio.formats.pt import source as pt_source
 from fastio.formats.pt.reader import NeedsTorchError, crc_mismatch
 from fastio.formats.small_reads import head
@@ -60,6 +60,9 @@ def load_open(call: LoadCall, fd: int, size: int, file_format: str | None, start
         call, ignored = without_ignored(call)
         obj, transfer = load_open(call, fd, size, file_format, started)
         return obj, replace(transfer, fallbacks=(*transfer.fallbacks, *ignored))
+    if call.path.endswith(INDEX_SUFFIX) and head(call.path, fd, size, 1) == b"{":
+        cure = "name the folder or the index in fastio.safe_open or fastio.load_model, or load a shard"
+        raise FormatError(f"{call.path}: it is the index of a model in shards, and holds no tensors; {cure}")
     why = torch_only(call, file_format)
     if why is not None:
         return load_by_torch(call, fd, size, file_format, started, why)

@@ -29,7 +29,7 @@ class Sealed:
     hashed: bool
 
 
-def seal(path: str, hashes: bool = False) -> Sealed:
+def seal(path: str | os.PathLike[str], *, hashes: bool = False) -> Sealed:
     """Read a file of safetensors, and write the CRC-32s of its tensors into a sidecar; with ``hashes`` also SHA-256s.
 
     The file itself stays as it is. A sidecar that was there is replaced, and keeps its SHA-256s if it had any. The
@@ -37,7 +37,10 @@ def seal(path: str, hashes: bool = False) -> Sealed:
 
     ChecksumError names a tensor that does not match the checksums that the file has already; nothing is written then.
     CorruptFileError for a damaged header, FormatError for another format, TransferError if the system refuses.
+
+    >>> fastio.seal("model-00001-of-00002.safetensors", hashes=True)
     """
+    path = os.fsdecode(path)
     check_regular(path)
     with opened(path) as (fd, size):
         if detect(head(path, fd, size, HEAD_BYTES), path) != SAFETENSORS:

@@ -38,8 +38,12 @@ def opened(path: str) -> Iterator[tuple[int, int]]:
     Raises FileNotFoundError, IsADirectoryError and PermissionError as ``open`` does; TransferError if too many files
     are open.
     """
-    with translate_open_limit("open", path):
-        file = io.FileIO(path, "rb")  # not a bare descriptor, which an interrupt may leave open
+    try:
+        with translate_open_limit("open", path):
+            file = io.FileIO(path, "rb")  # not a bare descriptor, which an interrupt may leave open
+    except IsADirectoryError as error:
+        cure = "name a file in it, or open a model's folder with fastio.safe_open or fastio.load_model"
+        raise IsADirectoryError(error.errno, f"Is a directory: {cure}", path) from None
     with file:
         fd = file.fileno()
         yield fd, os.fstat(fd).st_size

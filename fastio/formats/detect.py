@@ -10,6 +10,8 @@ FORMATS = (PT, SAFETENSORS, NPY)
 HEAD_BYTES = 24
 # The start of torch's legacy files: a magic number, pickled with protocol 2 or later, or with an earlier one.
 _LEGACY, _LEGACY_TEXT = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", b"L119547037146038801333"
+# The end of the name of an index, which says in which shard of a model each tensor is.
+INDEX_SUFFIX = ".index.json"
 # The safetensors library's limit on a header, in bytes.
 LARGEST_HEADER = 100_000_000
 

@@ -23,6 +23,8 @@ def checked(keys: Iterable[str]) -> tuple[str, ...]:
     """The names as a tuple. TypeError for one text, and for what is no text."""
     if isinstance(keys, str | bytes):
         raise TypeError(f"keys={keys!r}: expected a list of names, such as keys=[{keys!r}]")
+    if not isinstance(keys, Iterable):
+        raise TypeError(f"keys={keys!r}: expected a list of names, got {type(keys).__name__}")
     names = tuple(keys)
     for name in names:
         if not isinstance(name, str):

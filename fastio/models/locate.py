@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from fastio.errors import CorruptFileError, ShardMissingError, quoted
 from fastio.files.open_file import check_regular, is_path, opened
+from fastio.formats.detect import INDEX_SUFFIX
 from fastio.formats.small_reads import read_at
 
-INDEX_SUFFIX = ".index.json"
 _SUFFIXES = (".safetensors.index.json", ".safetensors")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")  # a part of a model, which needs an index
 _NAMES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")

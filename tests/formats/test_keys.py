@@ -172,6 +172,8 @@ def test_errors(tmp_path: Path) -> None:
         fastio.load(array, keys=["x"])
     with pytest.raises(TypeError, match=r"keys=\['model'\]"):
         fastio.load(path, keys="model")
+    with pytest.raises(TypeError, match="keys=5: expected a list of names"):
+        fastio.load(path, keys=5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="got int"):
         fastio.load(path, keys=[1])  # type: ignore[list-item]
 

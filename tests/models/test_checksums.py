@@ -19,7 +19,6 @@ from torch import nn
 
 import fastio
 from fastio.engine import header_digests
-from fastio.engine.seal import seal
 from fastio.transports import registry
 from fastio.transports.transport import WriteRequest
 from objects import same, tensor_of
@@ -223,7 +222,7 @@ class TestCopiedChecksums:
         path = self.copied(tmp_path, tensors)
         with pytest.raises(fastio.ChecksumError, match=r"'b'.*damaged, or another program changed.*fastio seal"):
             fastio.load(path)
-        seal(str(path))
+        fastio.seal(path)
         with fastio.record() as transfers:
             assert same(fastio.load(path), tensors)
         assert transfers[0].verified
@@ -252,7 +251,7 @@ class TestSidecar:
 
     def test_loads_compare_with_it(self, path: Path) -> None:
         before = path.read_bytes()
-        found = seal(str(path))
+        found = fastio.seal(path)
         assert path.read_bytes() == before
         assert found.sidecar == f"{path}.fastio-checksums.json"
         with fastio.record() as transfers:
@@ -267,12 +266,12 @@ class TestSidecar:
         value = json.loads(Path(found.sidecar).read_text())
         assert value["crc32"] == {name: f"{zlib.crc32(raw(tensors[name])):08x}" for name in tensors}
         flip(path, "weight")
-        for read in (fastio.load, fastio.load_file, fastio.verify, lambda path: seal(str(path))):
+        for read in (fastio.load, fastio.load_file, fastio.verify, fastio.seal):
             with pytest.raises(fastio.ChecksumError, match=r"'weight'.*replaced after .*checksums.json.*fastio seal"):
                 read(path)  # type: ignore[operator]
 
     def test_one_of_another_file_is_an_error(self, path: Path) -> None:
-        sidecar = Path(seal(str(path), hashes=True).sidecar)
+        sidecar = Path(fastio.seal(path, hashes=True).sidecar)
         first = fastio.load(path)
         safetensors.torch.save_file(first | {"more": torch.ones(3)}, path)
         with pytest.raises(fastio.ChecksumError, match=r"bytes, this one has .*fastio seal .*or remove"):
@@ -281,7 +280,7 @@ class TestSidecar:
         with pytest.raises(fastio.ChecksumError, match="another header"):
             fastio.safe_open(path)
         assert len(fastio.load(path, verify=False)) == len(first)
-        assert not seal(str(path)).hashed
+        assert not fastio.seal(path).hashed
         assert fastio.verify(path).checksummed
         for text in ("", "[]", "{", '{"version": 1}', sidecar.read_text().replace('"half"', '"other"')):
             sidecar.write_text(text)
@@ -292,7 +291,7 @@ class TestSidecar:
             fastio.load(path)
 
     def test_a_save_removes_that_of_the_old_file(self, path: Path) -> None:
-        sidecar = Path(seal(str(path)).sidecar)
+        sidecar = Path(fastio.seal(path).sidecar)
         result = fastio.save({"a": torch.ones(3)}, path, checksums=False)
         assert not sidecar.exists()
         assert f"{sidecar}, which had checksums of the old file, was removed" in result.fallbacks
@@ -303,20 +302,20 @@ class TestSidecar:
     def test_a_saved_model_leaves_no_sidecar_of_an_old_shard(self, tmp_path: Path) -> None:
         fastio.save_model(nn.Sequential(nn.Linear(9, 9), nn.Linear(9, 9)), tmp_path, max_shard_size=400)
         for shard in tmp_path.glob("*.safetensors"):
-            seal(str(shard))
+            fastio.seal(shard)
         fastio.save_model(nn.Linear(3, 3), tmp_path)
         assert [one.name for one in tmp_path.iterdir()] == ["model.safetensors"]
 
     def test_other_formats_are_refused(self, tmp_path: Path) -> None:
         fastio.save({"a": torch.ones(3)}, tmp_path / "a.pt")
         with pytest.raises(fastio.FormatError, match=r"expected a file of safetensors"):
-            seal(str(tmp_path / "a.pt"))
+            fastio.seal(tmp_path / "a.pt")
 
     def test_hashes_find_what_a_crc_does_not(self, path: Path) -> None:
         """A forged sidecar: the CRC-32 of the damage is in it, the SHA-256 is not."""
-        sidecar = Path(seal(str(path), hashes=True).sidecar)
+        sidecar = Path(fastio.seal(path, hashes=True).sidecar)
         assert fastio.verify(path).hashed
-        assert seal(str(path)).hashed, "a new sidecar keeps what the old one had"
+        assert fastio.seal(path).hashed, "a new sidecar keeps what the old one had"
         value = json.loads(sidecar.read_text())
         flip(path, "weight")
         value["crc32"]["weight"] = f"{zlib.crc32(raw(fastio.load(path, verify=False)['weight'])):08x}"

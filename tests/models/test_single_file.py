@@ -86,10 +86,19 @@ def test_a_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
 def test_missing_files_and_folders_raise_as_open_does(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="missing"):
         fastio.load_file(tmp_path / "missing")
-    with pytest.raises(IsADirectoryError):
-        fastio.load_file(tmp_path)
+    for load in (fastio.load, fastio.load_file):
+        with pytest.raises(IsADirectoryError, match=r"fastio\.load_model"):
+            load(tmp_path)
     with pytest.raises(FileNotFoundError):
         fastio.save_file(state(), tmp_path / "missing" / "a")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors.index.json", "pytorch_model.bin.index.json"])
+def test_an_index_is_no_file_of_tensors(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('{"weight_map": {"a": "model-00001-of-00002.safetensors"}}')
+    for load in (fastio.load, fastio.load_file):
+        with pytest.raises(fastio.FormatError, match="index of a model in shards"):
+            load(tmp_path / name)
 
 
 def test_what_the_format_cannot_hold_is_refused_and_leaves_the_old_file(tmp_path: Path) -> None:
