@@ -76,7 +76,7 @@ native-test: $(VENV)/.tools
 	$(BIN)/ctest --test-dir $(NATIVE_BUILD) --output-on-failure --no-tests=error --timeout 300
 
 # The same under ThreadSanitizer, which takes ten times as long.
-# Some of them: make native-test-threads ONLY=ring
+# Some of them: make native-test-threads ONLY=io_uring
 native-test-threads: $(VENV)/.tools
 	$(BIN)/cmake -S native -B $(NATIVE_BUILD)-threads -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DFASTIO_NATIVE_TESTS=ON -DFASTIO_SANITIZER=thread
 	$(BIN)/cmake --build $(NATIVE_BUILD)-threads

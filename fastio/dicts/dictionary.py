@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastio.dicts.choice import Choice
-from fastio.dicts.codec import MOST_CONTEXTS, parse_tuner, parse_tuners, plain_tuners
 from fastio.dicts.context import Context
 from fastio.dicts.files import errors_naming, read_plain, write_plain
+from fastio.dicts.json_form import MOST_CONTEXTS, parse_tuner, parse_tuners, plain_tuners
 from fastio.dicts.priors import Rule, parse_rules, rule_for
 from fastio.dicts.renewal import Renewal
 from fastio.dicts.sizes import bucket_of

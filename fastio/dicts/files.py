@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fastio.dicts.codec import SCHEMA
+from fastio.dicts.json_form import SCHEMA
 from fastio.errors import DictionaryError, quoted
 from fastio.files.open_file import opened_lock
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fastio.dicts.codec import parse_contexts, parse_tuner, plain_tuners
 from fastio.dicts.context import Context
 from fastio.dicts.dictionary import LOCK, Dictionary
 from fastio.dicts.files import clear_leftovers, errors_naming, locked, read_plain, write_plain
 from fastio.dicts.fingerprint import Fingerprint
+from fastio.dicts.json_form import parse_contexts, parse_tuner, plain_tuners
 from fastio.dicts.priors import Rule, parse_rules
 from fastio.dicts.tool_record import Samples
 from fastio.dicts.tuner import Tuner

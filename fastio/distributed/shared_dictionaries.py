@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed as dist
 
 from fastio.dicts import WRDic, default, fingerprint
-from fastio.dicts.codec import parse_tuners
+from fastio.dicts.json_form import parse_tuners
 
 MODES = ("per_rank", "shared")
 

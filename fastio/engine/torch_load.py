@@ -14,7 +14,7 @@ from fastio.engine.progress import tell_end
 from fastio.engine.verify import verify_archive
 from fastio.errors import UnsupportedError
 from fastio.formats import dense_tensors
-from fastio.formats.detect import NPY, PT
+from fastio.formats.detect import NPY, PT, SAFETENSORS
 from fastio.formats.key_selection import pick
 from fastio.formats.pt import torch_probe
 from fastio.formats.pt.reader import NeedsTorchError, open_archive
@@ -82,8 +82,9 @@ def torch_only(call: LoadCall, file_format: str | None) -> str | None:
     if file_format is None:
         return NO_FORMAT
     if file_format != PT:
-        if file_format == NPY and call.keys is not None:
-            raise UnsupportedError(f"{call.path}: keys= selects tensors by name; .npy holds one, without a name")
+        if file_format != SAFETENSORS and call.keys is not None:
+            why = f".{file_format} holds one, without a name" if file_format == NPY else f"not in .{file_format}"
+            raise UnsupportedError(f"{call.path}: keys= selects tensors by name; {why}")
         dense_tensors.check_mode(call.path, file_format)
         return None
     serialization: Any = torch.serialization

@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from fastio.dicts.codec import parse_contexts, parse_tuner
 from fastio.dicts.context import Context
 from fastio.dicts.defaults import folder
 from fastio.dicts.files import locked, read_plain
 from fastio.dicts.fingerprint import machine
+from fastio.dicts.json_form import parse_contexts, parse_tuner
 from fastio.dicts.sizes import bucket_nbytes
 from fastio.dicts.tool_record import median
 from fastio.dicts.tuner import Tuner

@@ -106,6 +106,7 @@ def test_installed_package_has_all_files_and_metadata(repository: Path) -> None:
     assert entries == {
         ("console_scripts", "fastio", "fastio.cli:main"),
         ("console_scripts", "fastio-bench", "fastio_bench:main"),
+        ("sglang.srt.plugins", "fastio", "fastio.integrations.sglang:register"),
         ("vllm.general_plugins", "fastio", "fastio.integrations.vllm:register"),
     }
 

@@ -1,4 +1,4 @@
-"""The plug-in for SGLang against a stand-in of its hooks and its default loader: SGLang itself does not install here."""
+"""The plug-in for SGLang against a stand-in of its hooks and its default loader: SGLang does not install here."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ import torch
 from fastio import _native
 from fastio.checkpoint.restoring.restore_targets import Targets
 from fastio.errors import CorruptFileError
+from fastio.formats.pt.extra_records import has_foreign_byte_order
 from fastio.formats.pt.reader import PICKLE, Archive, Record
-from fastio.formats.pt.settings import has_foreign_byte_order
 from fastio.memory.load_buffers import LoadBuffers, bytes_of, empty_storage
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import Extent, Span

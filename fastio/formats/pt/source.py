@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from fastio.formats.key_selection import pick
+from fastio.formats.pt.extra_records import torch_only_reason
 from fastio.formats.pt.placeholders import Placeholders
 from fastio.formats.pt.reader import PICKLE, NeedsTorchError, Reader, Record, open_archive, unpickle
-from fastio.formats.pt.settings import torch_only_reason
 from fastio.formats.pt.wanted_storages import wanted_storages
 from fastio.formats.source import Source, StorageOf
 from fastio.transports.transport import Span

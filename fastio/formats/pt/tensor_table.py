@@ -10,9 +10,9 @@ import torch
 from fastio.errors import FormatError, quoted, shortened
 from fastio.formats import dense_tensors
 from fastio.formats.named_tensors import named_tensors
+from fastio.formats.pt.extra_records import torch_only_reason
 from fastio.formats.pt.placeholders import Placeholders
 from fastio.formats.pt.reader import PICKLE, Archive, NeedsTorchError, Reader, Record, open_archive, unpickle
-from fastio.formats.pt.settings import torch_only_reason
 from fastio.formats.pt.wanted_storages import SPARSE
 from fastio.formats.safetensors.dtypes import name_of
 from fastio.formats.safetensors.tensor_table import Entry, TensorTable
