@@ -36,13 +36,14 @@ if _TYPE_CHECKING:
     from fastio.checkpoint import Checkpointer
     from fastio.hybrid import Hybrid
     from fastio.integrations.safetensors_patch import patch_safetensors
-    from fastio.models import load_file, load_into, load_model, safe_open, save_file, save_model
+    from fastio.models import convert, load_file, load_into, load_model, safe_open, save_file, save_model
     from fastio.offload import Offload
 else:
     _LATER = {
         "Checkpointer": "checkpoint",
         "Hybrid": "hybrid",
         "Offload": "offload",
+        "convert": "models",
         "load_file": "models",
         "load_into": "models",
         "load_model": "models",
@@ -92,6 +93,7 @@ __all__ = [
     "TransferError",
     "Verification",
     "__version__",
+    "convert",
     "explain",
     "load",
     "load_file",

@@ -143,7 +143,7 @@ def _load_in_place(
     file_format = source.format
     control = Control()
     verified = call.verify and source.checksummed
-    operation = _operation(
+    operation = load_operation(
         call.path, file_format, {device}, source.nbytes, len(source.regions), call.policy, started, fd, size
     )
     # A library's own load compares no checksums and reads all of the file: then it is used only by name.
@@ -157,7 +157,7 @@ def _load_in_place(
         return obj, replace(transfer, nbytes=source.nbytes)
     buffers = LoadBuffers(call.path, source.regions, device, verified, source.aligned)
     request = ReadRequest(call.path, fd, size, buffers.extents, buffers.span, execution.operation.resident, control)
-    with under_way(lambda: _fill(request, execution), control, source.nbytes) as job:
+    with under_way(lambda: fill(request, execution), control, source.nbytes) as job:
         moved = job.wait(call.progress)
     corrected = source.confirm(buffers.span if moved.filled_span else None) if source.confirm else None
     if corrected is not None:
@@ -174,7 +174,7 @@ def _whole_file_formats(tool: str) -> frozenset[str]:
     return transport.capabilities.whole if transport is not None else frozenset()
 
 
-def _operation(
+def load_operation(
     path: str,
     file_format: str,
     devices: Iterable[torch.device],
@@ -185,6 +185,7 @@ def _operation(
     fd: int,
     size: int,
 ) -> Operation:
+    """A load of ``nbytes`` from an open file of ``size`` bytes into memory on ``devices``."""
     with translate_native_errors(path):
         resident = is_resident(fd, size)
     kinds = frozenset(device.type for device in devices)
@@ -223,19 +224,19 @@ def read_extents(
     started = time.perf_counter()
     devices = {_CPU if extent.device == "cpu" else extent.owner.device for extent in extents} or {_CPU}
     nbytes = sum(extent.nbytes for extent in extents)
-    operation = _operation(path, file_format, devices, nbytes, len(extents), policy, started, fd, size)
+    operation = load_operation(path, file_format, devices, nbytes, len(extents), policy, started, fd, size)
     control = Control()
     among = checksumming_tools(LOAD, operation.devices)
     execution = Execution(operation._replace(among=among), control)
     if not execution.tool:
         raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(map(str, devices))}", "load to the CPU")
     request = ReadRequest(path, fd, size, extents, span, operation.resident, control)
-    with under_way(lambda: _fill(request, execution), control, nbytes) as job:
+    with under_way(lambda: fill(request, execution), control, nbytes) as job:
         moved = job.wait(progress)
     return execution.loaded(moved, verified=False), moved.checksums or ()
 
 
-def _fill(request: ReadRequest, execution: Execution) -> TransportResult:
+def fill(request: ReadRequest, execution: Execution) -> TransportResult:
     """Have the first tool that can do it fill the memory; compute the checksums if it did not."""
     if not request.extents:
         return TransportResult("cached", ())
