@@ -51,8 +51,9 @@ def _text(weights: WeightFiles) -> dict[str, str] | None:
     """The text of the files' headers, and of their index."""
     index = weights.shard_index
     text = {} if index is None else {key: value for key, value in index.metadata.items() if isinstance(value, str)}
-    metadata = weights.metadata()
-    return {**text, **(metadata or {})} if text or metadata is not None else None
+    found = weights.metadata()
+    headers = found or {}
+    return {**headers, **text, **headers} if text or found is not None else None
 
 
 def _add_stored(source: Source, file: SourceFile, weight_file: WeightFile) -> None:
