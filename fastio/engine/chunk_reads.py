@@ -16,13 +16,18 @@ from fastio.engine.load import fill, load_operation
 from fastio.engine.tool_selection import checksumming_tools
 from fastio.errors import ToolUnavailableError
 from fastio.results import Transfer, completed
+from fastio.transports import registry
 from fastio.transports.transport import LOAD, Extent, ReadRequest
+
+_NATIVE = ("uring", "posix")
 
 
 class ChunkReads:
     """Reads of host memory from an open file of ``size`` bytes, of which about ``nbytes`` in ``count`` tensors follow.
 
-    The dictionary chooses the tool once, and learns nothing: the times are those of a disk that does other work too.
+    A tool that bypasses the page cache comes first for a file that is not in it, one that does not for others, unless
+    ``policy`` names a tool. Dictionaries know the times of whole loads, on a disk that does nothing else: other ones,
+    which they do not learn here either.
     """
 
     def __init__(self, path: str, fd: int, size: int, nbytes: int, count: int, policy: Any, file_format: str) -> None:
@@ -31,7 +36,12 @@ class ChunkReads:
         cpu = {torch.device("cpu")}
         operation = load_operation(path, file_format, cpu, nbytes, count, policy, time.perf_counter(), fd, size)
         among = checksumming_tools(LOAD, operation.devices)
-        self._execution = Execution(operation._replace(among=among), self._control)
+        operation = operation._replace(among=among)
+        self._execution = Execution(operation, self._control)
+        self._reason = self._execution.decision.reason
+        if not self._execution.decision.fixed:
+            self._execution = Execution(operation, self._control, _ordered(among, operation.resident))
+            self._reason = f"the file is {'' if operation.resident else 'not '}in the page cache"
         if not self._execution.tool:
             raise ToolUnavailableError("auto", "no tool fills host memory", "load with policy='posix'")
         self._nbytes = 0
@@ -55,6 +65,15 @@ class ChunkReads:
         notes = (*execution.decision.missing, *execution.failures, *self._notes)
         result = completed(
             Transfer, LOAD, operation.path, operation.started, format=operation.file_format, tool=execution.tool,
-            route=self._route, reason=execution.decision.reason, nbytes=self._nbytes, notes=notes,
+            route=self._route, reason=self._reason, nbytes=self._nbytes, notes=notes,
         )  # fmt: skip
         return replace(result, verified=verified)
+
+
+def _ordered(tools: Sequence[str], resident: bool) -> tuple[str, ...]:
+    """Native tools first, which scatter a block of the file to many tensors: direct ones for a cold file."""
+
+    def rank(tool: str) -> tuple[bool, bool]:
+        return tool not in _NATIVE, registry.get(tool).capabilities.direct == resident
+
+    return tuple(sorted(tools, key=rank))

@@ -21,18 +21,6 @@ from fastio.memory.load_buffers import empty_storage
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def read(path: str, fd: int, size: int) -> TensorTable:
-    """Unpickle an open file over zeros, by the rules of ``weights_only=True``, and list its tensors.
-
-    Names are keys, of nested dicts and lists joined by dots. Only a tensor that is all of its storage has a checksum.
-    What is no tensor is left out. CorruptFileError if the file contradicts itself or its pickle is damaged, FormatError
-    for an archive that torch must read and for tensors that are not dense, UnpicklingError for what is not allowed.
-    """
-    found = unpickled(path, fd, size)
-    entries = {name: found.entry(path, name, tensor) for name, tensor in named_tensors(path, found.obj)}
-    return TensorTable(entries, None, None, 0)
-
-
 class Unpickled(NamedTuple):
     """The object of a file, with zeros in the place of all values.
 
@@ -43,13 +31,25 @@ class Unpickled(NamedTuple):
     storages: Placeholders
     checksummed: bool
 
+    def table(self, path: str) -> TensorTable:
+        """List the tensors. Names are keys, of nested dicts and lists joined by dots. What is no tensor is left out.
+
+        FormatError for tensors that are not dense.
+        """
+        entries = {name: self.entry(path, name, tensor) for name, tensor in named_tensors(path, self.obj)}
+        return TensorTable(entries, None, None, 0)
+
     def entry(self, path: str, name: str, tensor: torch.Tensor) -> Entry:
-        """Where one of the object's tensors lies in the file. FormatError if it is not dense."""
+        """Where one of the tensors lies in the file. Only one that is all of its storage has a checksum."""
         return _entry(path, name, tensor, self.storages, self.checksummed)
 
 
 def unpickled(path: str, fd: int, size: int) -> Unpickled:
-    """Unpickle an open file over zeros, by the rules of ``weights_only=True``. Raises as :func:`read` does."""
+    """Unpickle an open file over zeros, by the rules of ``weights_only=True``.
+
+    CorruptFileError if the file contradicts itself or its pickle is damaged, FormatError for an archive that torch must
+    read and for sparse tensors, UnpicklingError for what is not allowed.
+    """
     try:
         archive = open_archive(path, fd, size, read_local_headers=True)
         reason = torch_only_reason(archive, verify=True)

@@ -21,6 +21,7 @@ from fastio.models.conversion.npy_source import is_npy, of_npy
 from fastio.models.conversion.source_tensors import Source
 from fastio.models.locate import locate
 from fastio.results import publish
+from fastio.runtime.gc_pause import gc_paused
 from fastio.transports.transport import LOAD, SAVE
 
 _DCP_METADATA = ".metadata"
@@ -57,7 +58,7 @@ def convert(
 ) -> Conversion:
     """Convert files of tensors into another format: ``.pt``, safetensors, ``.npy``, shards; checkpoints of DCP from.
 
-    One chunk is read while the one before it is written, past the page cache where that is faster. About 64 MiB of
+    One chunk is read while the one before it is written, past the page cache where that is faster. About 100 MB of
     memory are used for that, whatever the sizes; a tensor whose elements are stored in another order (a transposed view
     in a ``.pt``, a DCP checkpoint that is divided along columns) is in memory as a whole beside it.
 
@@ -102,9 +103,10 @@ def convert(
     name = os.fsdecode(destination)
     to = named(name, max_shard_size)
     with contextlib.ExitStack() as stack, translate_open_limit("convert", name):
-        found = _open(source, key, stack, policy)
-        check_free(to, [file.path for file in found.files], force)
-        plan = new_files(to, found)
+        with gc_paused():
+            found = _open(source, key, stack, policy)
+            check_free(to, [file.path for file in found.files], force)
+            plan = new_files(to, found)
         stack.enter_context(_folder(to))
         with shown(progress, f"converting to {os.path.basename(to.path)}") as told:
             written, results = copy_all(plan.files, stack, policy, told)

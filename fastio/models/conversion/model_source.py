@@ -13,7 +13,6 @@ from fastio.engine.record_checksums import record_checksums
 from fastio.errors import FormatError, quoted
 from fastio.formats.detect import PT
 from fastio.formats.key_selection import pick, select
-from fastio.formats.pt import tensor_table as pt_tensor_table
 from fastio.formats.pt.reader import Record, crc_mismatch
 from fastio.formats.safetensors.tensor_checksums import TensorChecksums
 from fastio.formats.safetensors.tensor_table import Entry
@@ -29,13 +28,13 @@ def of_model(where: Any, key: str | None, stack: contextlib.ExitStack, policy: A
     FormatError for a ``.pt`` that holds more than a dict of tensors; TensorMissingError for a ``key`` that is not
     there. Otherwise raises what :func:`fastio.safe_open` does.
     """
-    weights = stack.enter_context(open_weights(where))
+    weights = stack.enter_context(open_weights(where, keep_object=True))
     source = Source([], [], [], {}, _text(weights))
     for weight_file in weights.files:
         file = SourceFile(weight_file.path, weight_file.fd, weight_file.size, weight_file.format, policy)
         source.files.append(file)
         if weight_file.format == PT:
-            source = _add_pickled(source, file, key if len(weights.files) == 1 else None)
+            source = _add_pickled(source, file, weight_file, key if len(weights.files) == 1 else None)
         else:
             _add_stored(source, file, weight_file)
         weight_file.check_unchanged()
@@ -64,8 +63,9 @@ def _add_stored(source: Source, file: SourceFile, weight_file: WeightFile) -> No
     file.is_verified = weight_file.checksummed
 
 
-def _add_pickled(source: Source, file: SourceFile, key: str | None) -> Source:
-    found = pt_tensor_table.unpickled(file.path, file.fd, file.size)
+def _add_pickled(source: Source, file: SourceFile, weight_file: WeightFile, key: str | None) -> Source:
+    found, weight_file.unpickled = weight_file.unpickled, None
+    assert found is not None
     is_nameless = isinstance(found.obj, torch.Tensor)
     named = {key or "": found.obj} if is_nameless else _flat(file.path, *_at_key(file.path, found.obj, key))
     first: dict[Any, str] = {}
@@ -83,7 +83,8 @@ def _add_pickled(source: Source, file: SourceFile, key: str | None) -> Source:
     for name, tensor in named.items():
         source.order.append(name)
         if name not in source.aliases:
-            entry = found.entry(file.path, name, tensor)
+            known = weight_file.table.entries.get(name) if key is None else None
+            entry = known or found.entry(file.path, name, tensor)
             source.tensors.append(_pickled(file, name, entry))
             record = found.storages.record_of(tensor.untyped_storage())
             if record is not None and entry.nbytes and entry.crc is None:
@@ -95,8 +96,7 @@ def _add_pickled(source: Source, file: SourceFile, key: str | None) -> Source:
 
 
 def _pickled(file: SourceFile, name: str, entry: Entry) -> SourceTensor:
-    known = TensorChecksums({name: entry.crc or 0}, None)
-    run = Run(file, entry.offset, entry.nbytes, entry.crc, lambda: known.mismatch(file.path, name, entry))
+    run = Run(file, entry.offset, entry.nbytes, entry.crc, partial(_mismatch, file.path, name, entry))
     runs = [run] if entry.nbytes else []
     stride = entry.stride
     if stride is None or not runs:
@@ -107,6 +107,10 @@ def _pickled(file: SourceFile, name: str, entry: Entry) -> SourceTensor:
         return tensor.set_(run.storage(), 0, entry.shape, stride)
 
     return SourceTensor(name, entry.dtype, tuple(entry.shape), runs, whole)
+
+
+def _mismatch(path: str, name: str, entry: Entry) -> Exception:
+    return TensorChecksums({name: entry.crc or 0}, None).mismatch(path, name, entry)
 
 
 def _verify(file: SourceFile, records: list[Record]) -> None:
