@@ -37,7 +37,7 @@ if _TYPE_CHECKING:
     from fastio.engine.seal import Sealed, seal
     from fastio.hybrid import Hybrid
     from fastio.integrations.safetensors_patch import patch_safetensors
-    from fastio.models import load_file, load_into, load_model, safe_open, save_file, save_model
+    from fastio.models import convert, load_file, load_into, load_model, safe_open, save_file, save_model
     from fastio.offload import Offload
 else:
     _LATER = {
@@ -45,6 +45,7 @@ else:
         "Hybrid": "hybrid",
         "Offload": "offload",
         "Sealed": "engine.seal",
+        "convert": "models",
         "load_file": "models",
         "load_into": "models",
         "load_model": "models",
@@ -96,6 +97,7 @@ __all__ = [
     "TransferError",
     "Verification",
     "__version__",
+    "convert",
     "explain",
     "load",
     "load_file",

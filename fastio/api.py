@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from fastio.engine import file_objects
-from fastio.engine.load import load_file
+from fastio.engine.load import into_memory, load_file
 from fastio.engine.progress import shown
 from fastio.engine.save import save_file
 from fastio.engine.tool_selection import check
 from fastio.engine.torch_load import LoadCall
 from fastio.engine.torch_save import SaveCall
+from fastio.errors import UnsupportedError
 from fastio.files.open_file import is_path, translate_open_limit
 from fastio.formats import detect
 from fastio.formats.key_selection import checked
@@ -93,6 +94,7 @@ def load(
     weights_only: bool | None = None,
     mmap: bool | None = None,
     keys: Iterable[str] | None = None,
+    into: str | None = None,
     policy: Any = "auto",
     verify: bool = True,
     progress: Any = None,
@@ -115,6 +117,12 @@ def load(
         keys: load these entries of the dict in the file, and read only the bytes that they need (``pt`` and
             ``safetensors``). A name is a key, or keys of nested dicts joined by dots, as ``fastio inspect`` shows them.
             The result has the dicts of the file without their other entries: ``["model"]`` gives ``{"model": {...}}``.
+        into: the kind of host memory that is filled, without a second copy. ``"pinned"``: pinned for the accelerator of
+            this machine, so that ``.to(device, non_blocking=True)`` need not wait; one block for the file, which is
+            unpinned with the last of its tensors, and which forked processes do not have. ``"shared"``: shared memory,
+            as after ``share_memory_()``: each storage is a segment of its own by torch's sharing strategy, other
+            processes get it through ``torch.multiprocessing`` without a copy, and it goes with the last tensor. Its
+            pages are reserved first. The tensors are on the CPU, whatever the file says.
         verify: compare each record with its CRC-32 before anything is returned: of ``pt``, and of ``safetensors`` that
             fastio saved, or that ``fastio seal`` made checksums for. torch's own load compares none: a load that
             verifies uses it by name only (``policy="torch"``).
@@ -134,7 +142,9 @@ def load(
     call = LoadCall(
         _name(f), map_location, safe, mmap, policy, verify, None, arguments, by_default=by_default, keys=names
     )
-    return _load(f, call, progress)
+    if into is not None and not is_path(f):
+        raise UnsupportedError(f"{call.path}: into={into!r} needs a path, got a file object; load it without into")
+    return _load(f, into_memory(call, into), progress)
 
 
 def load_as_torch(

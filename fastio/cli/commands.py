@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from fastio.cli.convert_command import convert
 from fastio.cli.dictionaries_command import dictionaries
 from fastio.cli.diff_command import diff
 from fastio.cli.doctor_command import doctor
@@ -41,8 +42,8 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="fastio")
 def cli() -> None:
-    """Look into files of tensors, check and compare them, and see which tools fastio uses and why."""
+    """Look into files of tensors, check, compare and convert them, and see which tools fastio uses and why."""
 
 
-for command in (inspect, verify, seal, diff, explain, tools, dictionaries, doctor):
+for command in (inspect, verify, seal, convert, diff, explain, tools, dictionaries, doctor):
     cli.add_command(command)

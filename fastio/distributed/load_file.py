@@ -73,7 +73,7 @@ class FileLoad:
         """Fill everything that was added. CorruptFileError names the damaged item."""
         buffered: list[ReadRequest] = []
         in_place: dict[str, list[tuple[ReadRequest, torch.Tensor]]] = {}
-        located = [(request, request.target(planner)) for request in self._locate()]
+        located = [(request, request.target(planner)) for request in self.locate()]
         overlapping = _overlapping([target for _, target in located if target is not None])
         for request, target in located:
             if target is None or id(target) in overlapping:
@@ -92,7 +92,8 @@ class FileLoad:
         for batch in batches(buffered, _BUFFER_BYTES):
             self._read_buffered(batch, planner)
 
-    def _locate(self) -> list[ReadRequest]:
+    def locate(self) -> list[ReadRequest]:
+        """Where everything that was added lies in the file, sorted. CorruptFileError names an item that is damaged."""
         found: list[ReadRequest] = []
         foreign: list[Entry] = []
         foreign_items = []

@@ -102,14 +102,8 @@ class Reader(StorageReader):
         for item in plan.items:
             by_file.setdefault(getattr(self._info(item), "relative_path", None), []).append(item)
         for name, items in by_file.items():
-            path = os.path.join(self.path, self._checked_name(name, items))
             with contextlib.ExitStack() as stack:
-                try:
-                    fd, size = stack.enter_context(opened_in_folder(path))
-                except FileNotFoundError:
-                    raise _missing_file(path, items) from None
-                except OSError as error:
-                    raise TransferError(error.errno or 0, "open", path) from error
+                path, fd, size = open_data_file(self.path, name, items, stack)
                 load = FileLoad(path, fd, size, self.policy, self.verify, self.progress)
                 for item in items:
                     load.add(item, self._info(item))
@@ -135,14 +129,26 @@ class Reader(StorageReader):
             )
         return info
 
-    def _checked_name(self, name: Any, items: list[ReadItem]) -> str:
-        """Return the name of a data file. CorruptFileError if it leads to another folder."""
-        if isinstance(name, str) and os.path.basename(name) == name and name not in ("", os.curdir, os.pardir):
-            return str(name)
+
+def open_data_file(folder: str, name: Any, items: list[ReadItem], stack: contextlib.ExitStack) -> tuple[str, int, int]:
+    """Open the data file of a checkpoint's folder that holds ``items``; return its path, descriptor and size.
+
+    ``stack`` closes it. CorruptFileError if the name leads to another folder, CheckpointError if the file is missing,
+    TransferError if the system refuses.
+    """
+    if not isinstance(name, str) or os.path.basename(name) != name or name in ("", os.curdir, os.pardir):
         raise CorruptFileError(
-            metadata_file.path_of(self.path), items[0].storage_index.fqn,
+            metadata_file.path_of(folder), items[0].storage_index.fqn,
             f"it is said to lie in {name!r}, expected the name of a file in the folder: the metadata was altered",
         )  # fmt: skip
+    path = os.path.join(folder, name)
+    try:
+        fd, size = stack.enter_context(opened_in_folder(path))
+    except FileNotFoundError:
+        raise _missing_file(path, items) from None
+    except OSError as error:
+        raise TransferError(error.errno or 0, "open", path) from error
+    return path, fd, size
 
 
 def _missing_file(path: str, items: list[ReadItem]) -> CheckpointError:

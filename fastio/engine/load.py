@@ -37,7 +37,8 @@ from fastio.formats.pt import source as pt_source
 from fastio.formats.pt.reader import NeedsTorchError, crc_mismatch
 from fastio.formats.small_reads import head
 from fastio.formats.source import Source, StorageOf
-from fastio.memory.load_buffers import LoadBuffers
+from fastio.memory.load_buffers import PINNED, SHARED, LoadBuffers
+from fastio.memory.pinned_memory import check_available
 from fastio.results import Transfer
 from fastio.runtime.gc_pause import gc_paused
 from fastio.runtime.native_errors import translate_native_errors
@@ -45,6 +46,29 @@ from fastio.transports import registry
 from fastio.transports.transport import LOAD, Extent, ReadRequest, Span, TransportResult, is_resident
 
 _CPU = torch.device("cpu")
+
+
+def into_memory(call: LoadCall, into: str | None) -> LoadCall:
+    """The call for a load into a kind of host memory: None, ``"pinned"`` or ``"shared"``.
+
+    ValueError for another kind, UnsupportedError for arguments that mean other memory, ToolUnavailableError where no
+    accelerator pins memory.
+    """
+    if into is None:
+        return call
+    if into not in (PINNED, SHARED):
+        raise ValueError(f"into={into!r}: expected {PINNED!r}, {SHARED!r} or None")
+    where = "cpu" if call.map_location is None else call.map_location
+    device = device_named(where) if isinstance(where, (str, bytes, torch.device)) else None
+    if device is None or device.type != "cpu":
+        raise UnsupportedError(
+            f"{call.path}: into={into!r} is host memory, got map_location={where!r}; leave one of them out"
+        )
+    if call.mmap:
+        raise UnsupportedError(f"{call.path}: mmap=True maps the file, and into={into!r} copies it; leave one out")
+    if into == PINNED:
+        check_available()
+    return call._replace(into=into, map_location="cpu", mmap=False)
 
 
 def load_file(call: LoadCall) -> tuple[Any, Transfer]:
@@ -84,7 +108,7 @@ def load_open(call: LoadCall, fd: int, size: int, file_format: str | None, start
     except NeedsTorchError as reason:  # the pickle can be judged only while it is unpickled
         return load_by_torch(call, fd, size, file_format, started, str(reason))
     except pickle.UnpicklingError:
-        if not call.weights_only:
+        if not call.weights_only or call.into is not None:
             raise
         # torch.load words this error, with its advice to the user: let it do so.
         return load_by_torch(call, fd, size, file_format, started, "the unpickler refused the object")
@@ -146,11 +170,13 @@ def _load_in_place(
     file_format = source.format
     control = Control()
     verified = call.verify and source.checksummed
-    operation = _operation(
+    operation = load_operation(
         call.path, file_format, {device}, source.nbytes, len(source.regions), call.policy, started, fd, size
     )
-    # A library's own load compares no checksums and reads all of the file: then it is used only by name.
-    among = verifying_tools(file_format, operation.devices) if verified or call.keys is not None else None
+    # A library's own load compares no checksums, and reads all of the file into memory of its own: then it is used only
+    # by name.
+    by_fastio = verified or call.keys is not None or call.into is not None
+    among = verifying_tools(file_format, operation.devices) if by_fastio else None
     execution = Execution(operation._replace(among=among), control)
     if not execution.tool:
         return load_by_torch(call, fd, size, file_format, started, f"no tool fills memory on {device}")
@@ -158,18 +184,23 @@ def _load_in_place(
         obj, transfer = load_by_torch(call, fd, size, file_format, started, execution.decision.reason)
         execution.learn()
         return obj, replace(transfer, nbytes=source.nbytes)
-    buffers = LoadBuffers(call.path, source.regions, device, verified, source.aligned)
-    request = ReadRequest(call.path, fd, size, buffers.extents, buffers.span, execution.operation.resident, control)
-    with under_way(lambda: _fill(request, execution), control, source.nbytes) as job:
-        moved = job.wait(call.progress)
-    corrected = source.confirm(buffers.span if moved.filled_span else None) if source.confirm else None
-    if corrected is not None:
-        del buffers, request  # or there would be memory for two
-        return _load_in_place(call, fd, size, started, corrected, device)
-    if verified:
-        _check(call.path, source, moved.checksums or ())
-    obj = _build(call, source, buffers.storage)
-    return obj, execution.loaded(moved, verified, (UNSEALED,) if call.verify and not verified else ())
+    buffers = LoadBuffers(call.path, source.regions, device, verified, source.aligned, call.into)
+    try:
+        request = ReadRequest(call.path, fd, size, buffers.extents, buffers.span, execution.operation.resident, control)
+        with under_way(lambda: fill(request, execution), control, source.nbytes) as job:
+            moved = job.wait(call.progress)
+        corrected = source.confirm(buffers.span if moved.filled_span else None) if source.confirm else None
+        if corrected is None:
+            if verified:
+                _check(call.path, source, moved.checksums or ())
+            obj = _build(call, source, buffers.storage)
+            notes = (UNSEALED,) if call.verify and not verified else ()
+            return obj, execution.loaded(moved, verified, notes)
+    except BaseException:
+        buffers.release()
+        raise
+    buffers.release()  # or there would be memory for two
+    return _load_in_place(call, fd, size, started, corrected, device)
 
 
 def _whole_file_formats(tool: str) -> frozenset[str]:
@@ -177,7 +208,7 @@ def _whole_file_formats(tool: str) -> frozenset[str]:
     return transport.capabilities.whole if transport is not None else frozenset()
 
 
-def _operation(
+def load_operation(
     path: str,
     file_format: str,
     devices: Iterable[torch.device],
@@ -188,6 +219,7 @@ def _operation(
     fd: int,
     size: int,
 ) -> Operation:
+    """A load of ``nbytes`` from an open file of ``size`` bytes into memory on ``devices``."""
     with translate_native_errors(path):
         resident = is_resident(fd, size)
     kinds = frozenset(device.type for device in devices)
@@ -226,19 +258,19 @@ def read_extents(
     started = time.perf_counter()
     devices = {_CPU if extent.device == "cpu" else extent.owner.device for extent in extents} or {_CPU}
     nbytes = sum(extent.nbytes for extent in extents)
-    operation = _operation(path, file_format, devices, nbytes, len(extents), policy, started, fd, size)
+    operation = load_operation(path, file_format, devices, nbytes, len(extents), policy, started, fd, size)
     control = Control()
     among = checksumming_tools(LOAD, operation.devices)
     execution = Execution(operation._replace(among=among), control)
     if not execution.tool:
         raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(map(str, devices))}", "load to the CPU")
     request = ReadRequest(path, fd, size, extents, span, operation.resident, control)
-    with under_way(lambda: _fill(request, execution), control, nbytes) as job:
+    with under_way(lambda: fill(request, execution), control, nbytes) as job:
         moved = job.wait(progress)
     return execution.loaded(moved, verified=False), moved.checksums or ()
 
 
-def _fill(request: ReadRequest, execution: Execution) -> TransportResult:
+def fill(request: ReadRequest, execution: Execution) -> TransportResult:
     """Have the first tool that can do it fill the memory; compute the checksums if it did not."""
     if not request.extents:
         return TransportResult("cached", ())

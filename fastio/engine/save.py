@@ -81,13 +81,13 @@ def save_file(call: SaveCall) -> SaveResult:
         if (
             call.file_format == SAFETENSORS
         ):  # before the commit: a sidecar must never be beside a file that is not its own
-            moved = moved._replace(notes=(*moved.notes, *_without_old_checksums(call.path)))
+            moved = moved._replace(notes=(*moved.notes, *remove_old_checksums(call.path)))
         new.commit(call.durable)
     checksummed = moved.route != "library" or with_crcs
     return execution.saved(moved, verified=checksummed if call.file_format == PT else bool(layout.digests))
 
 
-def _without_old_checksums(path: str) -> tuple[str, ...]:
+def remove_old_checksums(path: str) -> tuple[str, ...]:
     """Remove the old file's sidecar. Returns notes."""
     from fastio.formats.safetensors import sidecar  # not needed by all saves
 

@@ -18,6 +18,7 @@ from fastio.formats.detect import NPY, PT, SAFETENSORS
 from fastio.formats.key_selection import pick
 from fastio.formats.pt import torch_probe
 from fastio.formats.pt.reader import NeedsTorchError, open_archive
+from fastio.memory.load_buffers import PINNED, SHARED
 from fastio.results import Transfer, completed
 from fastio.transports.transport import LOAD
 
@@ -34,7 +35,8 @@ class LoadCall(NamedTuple):
     """The arguments of one load.
 
     ``as_torch``: what torch.load ignores is ignored, not refused. ``by_default``: the caller left ``weights_only`` to
-    torch.load, whose environment variables decide then. ``keys``: the entries that are wanted; None for all.
+    torch.load, whose environment variables decide then. ``keys``: the entries that are wanted; None for all. ``into``:
+    the kind of host memory, see :class:`fastio.memory.load_buffers.LoadBuffers`.
     """
 
     path: str
@@ -48,6 +50,7 @@ class LoadCall(NamedTuple):
     as_torch: bool = False
     by_default: bool = False
     keys: tuple[str, ...] | None = None
+    into: str | None = None
 
 
 def call_torch(call: LoadCall, f: Any) -> Any:
@@ -133,6 +136,12 @@ def load_by_torch(
 
     The result is not ``verified``: what torch put into memory was compared with nothing.
     """
+    if call.into is not None:
+        own = {PINNED: "pin_memory", SHARED: "share_memory_"}[call.into]
+        raise UnsupportedError(
+            f"{call.path}: torch reads this file by itself ({why}), into memory of its own, got into={call.into!r}; "
+            f"load it without into, and call {own}() of its tensors"
+        )
     mapped = is_mapped(call, file_format)
     notes = _verify_first(call.path, fd, size) if file_format == PT and call.verify and not mapped else ()
     if call.keys is not None and not mapped:

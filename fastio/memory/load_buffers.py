@@ -8,7 +8,8 @@ Every load relies on these invariants:
   one. The load keeps all of them until it returns, so no page is released, reused or advised before.
 * A storage holds the bytes of its record and nothing else: it gives no access to headers or neighbours.
 
-After the load has returned, a storage that dies releases the pages that are entirely its own, and no others.
+After the load has returned, a storage that dies releases the pages that are entirely its own, and no others. Pinned
+memory is released with the last storage.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from typing import Any, NamedTuple
 import torch
 
 from fastio import _native
+from fastio.memory.pinned_memory import pinned, pinned_bytes
+from fastio.memory.shared_memory import check_room, shared_storage
+from fastio.memory.staging_buffers import HostMemory
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import Extent, Span
 
@@ -32,6 +36,8 @@ _CACHE_LINE = 64  # packed storages begin in a cache line of their own
 # A mirror may read that many unneeded bytes, plus an eighth of the needed ones, plus a header for each region.
 _MOST_GAPS, _HEADER = 1 << 20, 256
 _torch: Any = torch._C
+PINNED, SHARED = "pinned", "shared"
+"""The kinds of host memory that a load can be asked for."""
 
 
 class Region(NamedTuple):
@@ -74,27 +80,43 @@ class LoadBuffers:
         path: the file's name in errors.
         checksum: whether extents request CRCs.
         aligned: whether each region begins in the file at a multiple of its numbers' size.
+        into: the kind of host memory: ``PINNED``, ``SHARED`` (then each storage has memory of its own), or None.
 
     Raises TransferError if memory runs out.
     """
 
     def __init__(
-        self, path: str, regions: Sequence[Region], device: torch.device, checksum: bool, aligned: bool = False
+        self,
+        path: str,
+        regions: Sequence[Region],
+        device: torch.device,
+        checksum: bool,
+        aligned: bool = False,
+        into: str | None = None,
     ) -> None:
+        self._path = path
+        self._into = into
         self.span: Span | None = None
         self.extents: list[Extent] = []
         self._mapping: Any = None
         self._starts: dict[str, int] = {}
         self._storages: dict[str, torch.UntypedStorage] = {}
-        with translate_native_errors(path):
-            if not regions:
-                return
-            if device.type != "cpu":
-                self._allocate(regions, device, checksum)
-            elif _can_mirror(regions, aligned):
-                self._mirror(regions, checksum)
-            else:
-                self._pack(regions, checksum)
+        try:
+            with translate_native_errors(path):
+                self._make(regions, device, checksum, aligned)
+        except BaseException:
+            self.release()
+            raise
+
+    def _make(self, regions: Sequence[Region], device: torch.device, checksum: bool, aligned: bool) -> None:
+        if not regions:
+            return
+        if device.type != "cpu" or self._into == SHARED:
+            self._allocate(regions, device, checksum)
+        elif _can_mirror(regions, aligned):
+            self._mirror(regions, checksum)
+        else:
+            self._pack(regions, checksum)
 
     def storage(self, region: Region) -> torch.UntypedStorage:
         """The storage of a region: always the same one. Raises KeyError for an unknown region."""
@@ -104,8 +126,18 @@ class LoadBuffers:
         if region.nbytes == 0:
             return empty_storage()  # a new one each time: tensors without elements share nothing
         start = self._starts[region.name]
-        found = self._storages[region.name] = bytes_of(self._mapping, start, region.nbytes).untyped_storage()
+        made = pinned_bytes if self._into == PINNED else bytes_of
+        found = self._storages[region.name] = made(self._mapping, start, region.nbytes).untyped_storage()
         return found
+
+    def _map(self, nbytes: int) -> _native.Mapping | HostMemory:
+        return pinned(self._path, nbytes) if self._into == PINNED else _native.Mapping(nbytes, used=True)
+
+    def release(self) -> None:
+        """Forget the storages after a failed load: the frames of its error must not keep their memory."""
+        self._storages.clear()
+        self.extents.clear()
+        self._mapping = None
 
     def _mirror(self, regions: Sequence[Region], checksum: bool) -> None:
         """Map the whole range of the file, with the file's alignment.
@@ -117,18 +149,18 @@ class LoadBuffers:
         begin = regions[0].begin // _PAGE * _PAGE
         end = _end(regions)
         origin = begin - (begin % _HUGE_PAGE if end - begin >= _LARGE else 0)
-        self._mapping = _native.Mapping(end - origin, used=True)
+        self._mapping = self._map(end - origin)
         self.span = Span(begin, end - begin, self._mapping.address + begin - origin)
         self._extend(self._mapping, regions, [region.offset - origin for region in regions], checksum)
 
     def _pack(self, regions: Sequence[Region], checksum: bool) -> None:
         """Put all storages in one mapping: a process may have 65,530 mappings, and a file more tensors."""
         starts = list(accumulate((-(-region.nbytes // _CACHE_LINE) * _CACHE_LINE for region in regions), initial=0))
-        self._mapping = _native.Mapping(starts.pop(), used=True)
+        self._mapping = self._map(starts.pop())
         self._extend(self._mapping, regions, starts, checksum)
 
     def _extend(
-        self, mapping: _native.Mapping, regions: Sequence[Region], starts: Sequence[int], checksum: bool
+        self, mapping: _native.Mapping | HostMemory, regions: Sequence[Region], starts: Sequence[int], checksum: bool
     ) -> None:
         base = mapping.address
         self._starts = {region.name: start for region, start in zip(regions, starts, strict=True)}
@@ -138,8 +170,14 @@ class LoadBuffers:
         ]
 
     def _allocate(self, regions: Sequence[Region], device: torch.device, checksum: bool) -> None:
+        if self._into == SHARED:
+            check_room(self._path, sum(-(-region.nbytes // _PAGE) * _PAGE for region in regions))
         for name, offset, nbytes, *_ in regions:
-            storage = self._storages[name] = torch.UntypedStorage(nbytes, device=device)
+            if self._into == SHARED:
+                storage = shared_storage(self._path, nbytes, name)
+            else:
+                storage = torch.UntypedStorage(nbytes, device=device)
+            self._storages[name] = storage
             self.extents.append(Extent(offset, nbytes, storage.data_ptr(), checksum, device.type, storage, name))
 
 

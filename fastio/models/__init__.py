@@ -1,9 +1,20 @@
 """Weights of models: whole files, parts of them, many files, and straight into modules."""
 
+from fastio.models.conversion import Conversion, convert
 from fastio.models.module_loading import load_model
 from fastio.models.module_saving import save_model
 from fastio.models.single_file import load_file, save_file
 from fastio.models.state_loading import load_into
 from fastio.models.tensor_reader import TensorReader, safe_open
 
-__all__ = ["TensorReader", "load_file", "load_into", "load_model", "safe_open", "save_file", "save_model"]
+__all__ = [
+    "Conversion",
+    "TensorReader",
+    "convert",
+    "load_file",
+    "load_into",
+    "load_model",
+    "safe_open",
+    "save_file",
+    "save_model",
+]

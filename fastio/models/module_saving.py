@@ -108,14 +108,14 @@ def _save_folder(
     os.makedirs(folder, exist_ok=True)
     old = {name for name in os.listdir(folder) if is_model_file(name)}
     if several and old.intersection(shards):
-        _remove(folder, old.intersection({INDEX_NAME, "model.safetensors"}))
+        remove_files(folder, old.intersection({INDEX_NAME, "model.safetensors"}))
     for file, content in contents.items():
         api.save(content, os.path.join(folder, file), policy=policy, format=SAFETENSORS, **arguments)
     if several:
         total = sum(tensor.nbytes for tensor in tensors.values())
         _write(os.path.join(folder, INDEX_NAME), index_text(shards, total, text))
     # Also if the save before was interrupted: what is left of it must not be taken for this one's.
-    _remove(folder, old - shards.keys() - ({INDEX_NAME} if several else set()))
+    remove_files(folder, old - shards.keys() - ({INDEX_NAME} if several else set()))
 
 
 def _write(path: str, content: bytes) -> None:
@@ -125,7 +125,7 @@ def _write(path: str, content: bytes) -> None:
         new.commit(durable=True)
 
 
-def _remove(folder: str, names: set[str]) -> None:
+def remove_files(folder: str, names: set[str]) -> None:
     """Remove files durably; those that are gone already are no error."""
     for name in sorted(names, key=lambda name: (not name.endswith(".json"), name)):  # an index before its files
         path = os.path.join(folder, name)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fastio import api
-from fastio.engine.load import load_open
+from fastio.engine.load import into_memory, load_open
 from fastio.engine.torch_load import LoadCall
 from fastio.errors import FormatError
 from fastio.files.open_file import is_path, opened, translate_open_limit
@@ -18,7 +18,9 @@ from fastio.formats.detect import SAFETENSORS
 from fastio.results import publish
 
 
-def load_file(filename: str | os.PathLike[str], device: Any = "cpu", *, verify: bool = True) -> dict[str, torch.Tensor]:
+def load_file(
+    filename: str | os.PathLike[str], device: Any = "cpu", *, verify: bool = True, into: str | None = None
+) -> dict[str, torch.Tensor]:
     """Load a safetensors file, as ``safetensors.torch.load_file`` does, by the fastest way there is here.
 
     The tensors belong to the caller, and each gives its memory back by itself.
@@ -28,6 +30,7 @@ def load_file(filename: str | os.PathLike[str], device: Any = "cpu", *, verify: 
         device: where the tensors are loaded to: a name, a ``torch.device`` or an accelerator's number.
         verify: compare each tensor with its checksum, if the file has them: fastio's own do, and those of others after
             ``fastio seal``.
+        into: ``"pinned"`` or ``"shared"``: the kind of host memory that is filled, as for :func:`fastio.load`.
 
     Returns:
         A dict of names to tensors with the dtypes and shapes of the file.
@@ -44,7 +47,7 @@ def load_file(filename: str | os.PathLike[str], device: Any = "cpu", *, verify: 
     path = os.fsdecode(filename)
     target = torch.device("cpu" if device is None else device)
     dense_tensors.check_mode(path, SAFETENSORS)
-    call = LoadCall(path, target, True, None, "auto", verify, None, {})
+    call = into_memory(LoadCall(path, target, True, None, "auto", verify, None, {}), into)
     with translate_open_limit("load", path), opened(path) as (fd, size):
         # Not what the first bytes say: a pickle is never loaded here.
         tensors, transfer = load_open(call, fd, size, SAFETENSORS, started)

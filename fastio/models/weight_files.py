@@ -33,10 +33,11 @@ class WeightFile:
     It closes with the last reference to it, at the latest. A read under way keeps it open: another file may get the
     number of a closed descriptor.
 
-    ``verify``: its checksums are wanted. ``checksummed``: some of its tensors have any.
+    ``verify``: its checksums are wanted. ``checksummed``: some of its tensors have any. ``unpickled``: the object of a
+    ``.pt``, with ``keep_object``.
     """
 
-    def __init__(self, path: str, verify: bool) -> None:
+    def __init__(self, path: str, verify: bool, keep_object: bool = False) -> None:
         self.path = path
         self._reads = 0
         self._is_closed = False
@@ -53,8 +54,13 @@ class WeightFile:
                 f"{path}: it is in torch's legacy format, which has no directory; load it with fastio.load, and save it"
             )
         self.format = PT if detect(first, path) == PT else SAFETENSORS
-        reader = pt_tensor_table if self.format == PT else tensor_table
-        self.table: TensorTable = reader.read(path, self.fd, self.size)
+        self.unpickled: pt_tensor_table.Unpickled | None = None
+        if self.format == PT:
+            found = pt_tensor_table.unpickled(path, self.fd, self.size)
+            self.table: TensorTable = found.table(path)
+            self.unpickled = found if keep_object else None
+        else:
+            self.table = tensor_table.read(path, self.fd, self.size)
         self.verify = verify
         self._checksums = (
             checksums_of(path, self.fd, self.size, self.table) if verify and self.format == SAFETENSORS else None
@@ -111,10 +117,10 @@ class WeightFile:
 class WeightFiles:
     """The files of a model as one collection of tensors. Opening checks every header, and the index against them.
 
-    ``verify``: checksums are wanted, where the files have them.
+    ``verify``: checksums are wanted, where the files have them. ``keep_object``: see :class:`WeightFile`.
     """
 
-    def __init__(self, where: Any, verify: bool = True) -> None:
+    def __init__(self, where: Any, verify: bool = True, keep_object: bool = False) -> None:
         located = locate(where)
         self.shard_index = located.shard_index
         self.files: list[WeightFile] = []
@@ -123,7 +129,7 @@ class WeightFiles:
         with gc_paused():
             for path in located.paths:
                 dense_tensors.check_mode(path, SAFETENSORS)
-                self._add(WeightFile(path, verify))
+                self._add(WeightFile(path, verify, keep_object))
         _check_index(located, self.file_of)
 
     def entry(self, name: str) -> Entry:
@@ -181,9 +187,9 @@ def _check_index(located: Located, file_of: dict[str, WeightFile]) -> None:
 
 
 @contextlib.contextmanager
-def open_weights(where: Any, verify: bool = True) -> Iterator[WeightFiles]:
+def open_weights(where: Any, verify: bool = True, keep_object: bool = False) -> Iterator[WeightFiles]:
     """The files of a model; closed at the end. See :func:`fastio.models.locate.locate` for ``where``."""
-    files = WeightFiles(where, verify)
+    files = WeightFiles(where, verify, keep_object)
     try:
         yield files
     finally:

@@ -17,9 +17,12 @@ from fastio_bench.harness.timing import timed
 from fastio_bench.weights import models, ways
 from fastio_bench.workloads.objects import fingerprint
 
+_WRITES = (ways.SAVE, ways.CONVERT)
+
 
 class Job(NamedTuple):
-    """``folder`` holds the model's files. ``state`` is ``cold`` or ``warm``; a save has none. ``target``: of a save."""
+    """``folder`` holds the model's files. ``state`` is ``cold`` or ``warm``; a save has none. ``target``: of a save
+    or a conversion."""
 
     tool: str
     work: str
@@ -50,7 +53,7 @@ def run(job: Job) -> dict[str, Any]:
         assert module is not None
         for name, tensor in models.tensors(model).items():
             module.get_parameter(name).copy_(tensor)
-    suffix = ".bin" if job.tool == "torch, mmap" else ".safetensors"
+    suffix = ".bin" if job.tool == "torch, mmap" or job.work == ways.CONVERT else ".safetensors"
     files = ways.shards(folder, suffix)
     for path in files:
         (page_cache.drop if job.state == "cold" else page_cache.warm)(path)
@@ -58,11 +61,12 @@ def run(job: Job) -> dict[str, Any]:
         pass
     for path in files if job.state else ():
         page_cache.check(path, job.state)
-    at = Path(job.target) if job.work == ways.SAVE else folder
+    at = Path(job.target) if job.work in _WRITES else folder
+    given = folder if job.work == ways.CONVERT else module
     before = _read_bytes()
-    held = 0 if is_module else _wanted(job, model)
+    held = 0 if is_module or job.work in _WRITES else _wanted(job, model)
     began = time.perf_counter()
-    found, measured = timed(lambda: (way(model, at, module), ""), held=held)
+    found, measured = timed(lambda: (way(model, at, given), ""), held=held)
     answer: dict[str, Any] = {"seconds": measured.seconds, "cpu": measured.cpu_seconds, "extra": measured.extra_bytes}
     answer["read"] = _read_bytes() - before
     answer["taken_back"] = measured.taken_back
@@ -84,7 +88,7 @@ def _check(job: Job, model: models.Model, found: Any, at: Path) -> None:
         expected = {name: value[models.part(name, model.shapes[name], 1)] for name, value in expected.items()}
     elif job.work == ways.SMALL:
         expected = {model.small: expected[model.small]}
-    elif job.work == ways.SAVE:
+    elif job.work in _WRITES:
         from safetensors.torch import load_file
 
         found = {name: tensor for path in ways.shards(at) for name, tensor in load_file(path).items()}

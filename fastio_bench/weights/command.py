@@ -11,16 +11,19 @@ import click
 from fastio_bench.harness.command_run import CommandRun, as_some_bytes, common
 from fastio_bench.harness.rounds import Sample
 from fastio_bench.harness.stats import group
+from fastio_bench.machine import disk_limit
 from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.weights import models, ways
-from fastio_bench.weights.runs import WeightRuns
+from fastio_bench.weights.runs import MEMORY, WeightRuns
 
 _TOOLS = [*dict.fromkeys(tool for work in ways.WAYS.values() for tool in work)]
+_LIMITS = (disk_limit.TOOL, MEMORY)
 _SIZE, _QUICK_SIZE = "2.5GB", "640MB"
 _NOTE = (
     "seconds: medians of fresh processes in interleaved rounds. beside the best peer: the median of each round's least "
-    "seconds of another library over this tool's; above 1 is faster. extra: the peak of memory beyond what is "
-    "returned, or beyond the module. first: ms until the first tensor. read: bytes from the disk over bytes wanted."
+    "seconds of another library over this tool's; above 1 is faster. of the limit: the same of the limit's seconds; a "
+    "conversion's is what the disk reads and writes at once. extra: the peak of memory beyond what is returned, or "
+    "beyond the module. first: ms until the first tensor. read: bytes from the disk over bytes wanted."
 )
 
 
@@ -36,7 +39,7 @@ _NOTE = (
 def weights(
     command: CommandRun, name: str, size: int | None, rounds: int | None, works: tuple[str, ...], tools: tuple[str, ...]
 ) -> None:
-    """Sharded safetensors into a module, one rank's slices, one small tensor, a stream of all, and saves.
+    """Sharded safetensors into a module, one rank's slices, one small tensor, a stream of all, saves, and conversions.
 
     Each call runs in a fresh process, and what it gave is compared with what was saved.
     """
@@ -63,6 +66,7 @@ def _table(work: str, found: dict[str, list[Sample]], plan: WeightRuns, model: m
     """The tools at one work."""
     rows: list[list[Cell]] = []
     theirs: dict[int, float] = {}
+    limits = {sample.round: sample.seconds for tool in _LIMITS for sample in found.get(tool, [])}
     for tool, samples in found.items():
         if tool in plan.tools and not tool.startswith("fastio"):
             for sample in samples:
@@ -70,6 +74,7 @@ def _table(work: str, found: dict[str, list[Sample]], plan: WeightRuns, model: m
     for tool, samples in found.items():
         own = [call for call in plan.details if (call["tool"], call["name"]) == (tool, work)]
         ratios = [theirs[sample.round] / sample.seconds for sample in samples if sample.round in theirs]
+        of_limit = [limits[sample.round] / sample.seconds for sample in samples if sample.round in limits]
         extra = max((s.extra_bytes for s in samples if s.extra_bytes is not None), default=None)
         first = [call["first"] * 1e3 for call in own if "first" in call]
         rows.append(
@@ -77,12 +82,13 @@ def _table(work: str, found: dict[str, list[Sample]], plan: WeightRuns, model: m
                 tool,
                 median(sample.seconds for sample in samples),
                 median(ratios) if ratios else None,
+                median(of_limit) if of_limit and tool in plan.tools else None,
                 None if extra is None else extra / 1e6,
                 median(first) if first else None,
                 median(call["read"] for call in own) / _wanted(work, model) if own and "cold" in work else None,
             ]
         )
-    columns = ("tool", "seconds*", "beside the best peer*", "extra MB*", "first ms*", "read*")
+    columns = ("tool", "seconds*", "beside the best peer*", "of the limit*", "extra MB*", "first ms*", "read*")
     title = f"{model.label}, {model.nbytes / 1e6:.0f} MB, {models.SHARDS} shards: {work}"
     return ResultTable(work.replace(", ", "-").replace(" ", "-").replace("'", ""), title, columns, rows, note=_NOTE)
 

@@ -16,6 +16,7 @@ from fastio_bench.harness.rounds import Contestant, Failure, Measured, Sample, T
 from fastio_bench.machine import disk_limit
 from fastio_bench.weights import models, ways
 from fastio_bench.weights.child import Job
+from fastio_bench.weights.disk_copy import read_and_write
 from fastio_bench.weights.memory_copy import copy_shards
 
 COLD, WARM = "cold", "warm"
@@ -27,6 +28,7 @@ STATES = {
     ways.SMALL: (COLD,),
     ways.STREAM: (COLD,),
     ways.SAVE: ("",),
+    ways.CONVERT: (COLD,),
 }
 
 
@@ -73,24 +75,26 @@ class WeightRuns:
 
     def _taking_part(self, work: str, state: str) -> list[str]:
         able = [tool for tool in ways.WAYS[work] if tool in self.tools]
-        if not able or work not in (ways.INTO, ways.STREAM):
+        if not able or work not in (ways.INTO, ways.STREAM, ways.CONVERT):
             return able
         return [*able, disk_limit.TOOL if state == COLD else MEMORY]
 
     def _contestant(self, tool: str, work: str, state: str, made: Path) -> Contestant:
-        if tool == disk_limit.TOOL:
-            largest = max((Path(path) for path in ways.shards(made)), key=lambda path: path.stat().st_size)
-            return Contestant(tool, lambda: disk_limit.find().read(largest, self.model.nbytes), os.sync)
-        if tool == MEMORY:
-            return Contestant(tool, lambda: copy_shards(ways.shards(made)), os.sync)
         target = self.folder / "saved"
-        job = Job(tool, work, state, self.model.name, self.model.nbytes, str(made), str(target))
 
         def prepare() -> None:
             shutil.rmtree(target, ignore_errors=True)
             target.mkdir()
             os.sync()
 
+        if tool == disk_limit.TOOL and work == ways.CONVERT:
+            return Contestant(tool, lambda: read_and_write(ways.shards(made, ".bin"), target / "limit"), prepare)
+        if tool == disk_limit.TOOL:
+            largest = max((Path(path) for path in ways.shards(made)), key=lambda path: path.stat().st_size)
+            return Contestant(tool, lambda: disk_limit.find().read(largest, self.model.nbytes), os.sync)
+        if tool == MEMORY:
+            return Contestant(tool, lambda: copy_shards(ways.shards(made)), os.sync)
+        job = Job(tool, work, state, self.model.name, self.model.nbytes, str(made), str(target))
         return Contestant(tool, lambda: self._fresh(job), prepare)
 
     def _fresh(self, job: Job) -> Measured:

@@ -1,6 +1,7 @@
 """How each library gets the weights of a model from its files, in the fastest mode that its documentation names.
 
-Each function is one work of one library. Those that load into a module return it, the others a dict of tensors.
+Each function is one work of one library. Those that load into a module return it, the others a dict of tensors. A
+conversion gets the folder of its source in the place of the module.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from fastio_bench.weights.models import Model, part
 from fastio_bench.workloads.objects import touch
 
 INTO, SLICES, SMALL, STREAM, SAVE = "into a module", "one rank's slices", "one small tensor", "all, streamed", "save"
-WORKS = (INTO, SLICES, SMALL, STREAM, SAVE)
+CONVERT = "pt into safetensors"
+WORKS = (INTO, SLICES, SMALL, STREAM, SAVE, CONVERT)
 _RANK = 1
 
 Found = dict[str, Any]
@@ -153,6 +155,20 @@ def _fastio_save(model: Model, folder: Path, module: Any) -> None:
     import_module("fastio").save_model(module, folder, max_shard_size=_shard_nbytes(model))
 
 
+def _fastio_convert(model: Model, folder: Path, source: Any) -> None:
+    import_module("fastio").convert(shards(source, ".bin"), folder / "model.safetensors")
+
+
+def _safetensors_convert(model: Model, folder: Path, source: Any) -> None:
+    """As transformers and safetensors' own script convert: all of it in memory, then saved; with fsync."""
+    import torch
+
+    state = {name: tensor for path in shards(source, ".bin") for name, tensor in torch.load(path, mmap=True).items()}
+    import_module("safetensors.torch").save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    _sync(folder / "model.safetensors")
+    _sync(folder)
+
+
 def _shard_nbytes(model: Model) -> int:
     return model.nbytes // 4 + (1 << 20)
 
@@ -181,6 +197,7 @@ WAYS: dict[str, dict[str, Way]] = {
     SMALL: {"safetensors": _safetensors_small, "fastio": _fastio_small},
     STREAM: {"runai-model-streamer": _runai_stream, "fastio": _fastio_stream, "fastio.load": _fastio_load},
     SAVE: {"safetensors": _safetensors_save, "fastio": _fastio_save},
+    CONVERT: {"safetensors": _safetensors_convert, "fastio": _fastio_convert},
 }
 """The function of each tool, by work."""
 

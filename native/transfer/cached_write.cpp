@@ -31,6 +31,7 @@ void write_all(int fd, const uint8_t* memory, uint64_t nbytes, uint64_t offset) 
 // known.
 class BlockOrder {
   public:
+    explicit BlockOrder(uint64_t first) : next_(first) {}
     // Waits for the turn of block `number`, then runs `work`. Returns false, without running it, if another thread
     // failed.
     template <typename Work>
@@ -52,7 +53,7 @@ class BlockOrder {
   private:
     std::mutex mutex_;
     std::condition_variable changed_;
-    uint64_t next_ = 0;
+    uint64_t next_;
     bool failed_ = false;
 };
 
@@ -61,10 +62,14 @@ class BlockOrder {
 std::vector<uint32_t> cached_write(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
                                    const CachedOptions& options, Control& control) {
     Checksums checksums(extents.all().size());
-    BlockOrder order;
+    // A new file holds zeros already where no extent is: a chunk of a large file takes no walk over all of it.
+    const uint64_t first = extents.begin() / options.block;
+    const uint64_t last = (extents.end() + options.block - 1) / options.block;
+    BlockOrder order(first);
     std::vector<std::optional<Staging>> stagings(std::max(options.threads, 1U));  // each created on first use
     std::vector<std::vector<Part>> all_parts(stagings.size());
-    auto work = [&](unsigned thread, uint64_t number) {
+    auto work = [&](unsigned thread, uint64_t index) {
+        const uint64_t number = first + index;
         control.check();
         uint64_t begin = number * options.block;
         uint64_t end = std::min(begin + options.block, size);
@@ -91,7 +96,9 @@ std::vector<uint32_t> cached_write(int fd, uint64_t size, const Extents& extents
         }
         control.advance(end - begin);
     };
-    run_workers(options.threads, (size + options.block - 1) / options.block, work, [&] { order.fail(); });
+    control.advance(first * options.block);
+    run_workers(options.threads, last - first, work, [&] { order.fail(); });
+    control.advance(size - std::min(last * options.block, size));
     return checksums.values();
 }
 

@@ -42,10 +42,13 @@ class RequestPlanner {
         return {extents_.next_aligned(begin, end, options_.alignment, min_nbytes_), nullptr};
     }
 
+    // Where the first request begins: nothing is before the first extent.
+    uint64_t first() const { return extents_.begin() / options_.block * options_.block; }
+
     // The largest number of bytes that one request copies: one alignment where all memory is aligned.
     uint64_t max_staged() const {
         uint64_t most = options_.alignment;
-        for (uint64_t next = 0; next < size_ && most < options_.block;) {
+        for (uint64_t next = first(); next < extents_.end() && most < options_.block;) {
             Request request = at(next);
             bool is_staged = request.in_place == nullptr && !extents_.is_gap(next, request.end);
             if (is_staged) most = std::max(most, round_up(request.end - next, options_.alignment));
@@ -104,10 +107,12 @@ std::vector<uint32_t> write_all(int fd, uint64_t size, const Extents& extents, c
     const bool immutable = control.immutable;
     std::vector<std::vector<Part>> sent_parts(options.depth);  // by slot
     try {
-        uint64_t next = 0;
-        while (next < size || !queue.is_empty()) {
-            Request request = next < size ? planner.at(next) : Request{next, nullptr};
-            if (next < size && queue.has_room()) {
+        uint64_t next = planner.first();
+        const uint64_t last = extents.end();  // behind it a new file holds zeros already
+        progress.advance(next);
+        while (next < last || !queue.is_empty()) {
+            Request request = next < last ? planner.at(next) : Request{next, nullptr};
+            if (next < last && queue.has_room()) {
                 control.check();
                 if (extents.is_gap(next, request.end)) {  // a new file holds zeros already
                     progress.advance(request.end - next);
@@ -141,6 +146,7 @@ std::vector<uint32_t> write_all(int fd, uint64_t size, const Extents& extents, c
                 progress.advance(std::min(block.needed, size - block.offset));
             }
         }
+        if (next < size) progress.advance(size - next);
     } catch (...) {
         queue.drain();  // the staging memory must outlive the requests in flight
         throw;

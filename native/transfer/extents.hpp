@@ -36,6 +36,9 @@ class Extents {
     Extents(std::vector<Extent> extents, uint64_t size);
 
     const std::vector<Extent>& all() const { return extents_; }
+    // Where the first extent begins and the last one ends; 0 if there are none.
+    uint64_t begin() const { return extents_.empty() ? 0 : extents_.front().offset; }
+    uint64_t end() const { return extents_.empty() ? 0 : extents_.back().end(); }
     // The index of the first extent that ends after `offset` (all().size() if none).
     size_t first_after(uint64_t offset) const;
     // Whether [begin, end) holds no byte of any extent.

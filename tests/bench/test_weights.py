@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from fastio_bench.commands import cli
 from fastio_bench.weights import child, models, ways
 from fastio_bench.weights.child import Job
+from fastio_bench.weights.disk_copy import read_and_write
 
 NBYTES = 1  # as small as a Llama-like model gets
 PAIRS = [(work, tool) for work, tools in ways.WAYS.items() for tool in tools]
@@ -60,3 +61,12 @@ def test_the_command_compares_in_fresh_processes(tmp_path: Path) -> None:
     calls = {call["tool"]: call for call in told["findings"]["calls"]}
     assert calls.keys() == {"safetensors", "fastio"}
     assert not list(tmp_path.iterdir())
+
+
+def test_the_limit_of_a_conversion_moves_all_bytes(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path in paths:
+        path.write_bytes(bytes(5 << 20))
+    took = read_and_write([str(path) for path in paths], tmp_path / "new")
+    assert took.seconds > 0
+    assert (tmp_path / "new").stat().st_size == 10 << 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,19 +21,41 @@ from fastio.memory.load_buffers import empty_storage
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def read(path: str, fd: int, size: int) -> TensorTable:
-    """Unpickle an open file over zeros, by the rules of ``weights_only=True``, and list its tensors.
+class Unpickled(NamedTuple):
+    """The object of a file, with zeros in the place of all values.
 
-    Names are keys, of nested dicts and lists joined by dots. Only a tensor that is all of its storage has a checksum.
-    What is no tensor is left out. CorruptFileError if the file contradicts itself or its pickle is damaged, FormatError
-    for an archive that torch must read and for tensors that are not dense, UnpicklingError for what is not allowed.
+    ``storages`` are those of its tensors. ``checksummed``: their records have CRC-32s.
+    """
+
+    obj: Any
+    storages: Placeholders
+    checksummed: bool
+
+    def table(self, path: str) -> TensorTable:
+        """List the tensors. Names are keys, of nested dicts and lists joined by dots. What is no tensor is left out.
+
+        FormatError for tensors that are not dense.
+        """
+        entries = {name: self.entry(path, name, tensor) for name, tensor in named_tensors(path, self.obj)}
+        return TensorTable(entries, None, None, 0)
+
+    def entry(self, path: str, name: str, tensor: torch.Tensor) -> Entry:
+        """Where one of the tensors lies in the file. Only one that is all of its storage has a checksum."""
+        return _entry(path, name, tensor, self.storages, self.checksummed)
+
+
+def unpickled(path: str, fd: int, size: int) -> Unpickled:
+    """Unpickle an open file over zeros, by the rules of ``weights_only=True``.
+
+    CorruptFileError if the file contradicts itself or its pickle is damaged, FormatError for an archive that torch must
+    read and for sparse tensors, UnpicklingError for what is not allowed.
     """
     try:
         archive = open_archive(path, fd, size, read_local_headers=True)
         reason = torch_only_reason(archive, verify=True)
         if reason:
             raise NeedsTorchError(reason, archive)
-        obj, storages = _unpickled(archive)
+        return Unpickled(*_unpickled(archive), archive.has_storage_crcs)
     except NeedsTorchError as reason:
         raise FormatError(
             f"{path}: only torch reads this file ({reason}); load it with fastio.load, and save it again"
@@ -43,11 +65,6 @@ def read(path: str, fd: int, size: int) -> TensorTable:
             f"{path}: it holds what weights_only=True refuses: {error}; if you trust the file, load it with "
             "fastio.load(path, weights_only=False), and save its tensors alone"
         ) from None
-    checksummed = archive.has_storage_crcs
-    entries: dict[str, Entry] = {}
-    for name, tensor in named_tensors(path, obj):
-        entries[name] = _entry(path, name, tensor, storages, checksummed)
-    return TensorTable(entries, None, None, 0)
 
 
 def _unpickled(archive: Archive) -> tuple[Any, Placeholders]:

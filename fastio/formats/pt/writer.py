@@ -48,13 +48,16 @@ def layout(
         return lay_out(records, archive_name(path))
 
 
-def lay_out(records: Records, archive: str) -> Layout:
-    """Return the layout of a file of these records; ``archive`` is the folder inside it."""
+def lay_out(records: Records, archive: str, read: bool = True) -> Layout:
+    """Return the layout of a file of these records; ``archive`` is the folder inside it.
+
+    ``read``: small storages are copied among the literal bytes now. Without, no storage is read: all are extents.
+    """
     sizes = [nbytes for _, _, nbytes in records.storages]
     padding = _page_padding(records, archive)
     paged = padding <= min(sum(sizes) * _LARGEST_WASTE, _MOST_HELD)
     alignment, held = (PAGE, padding) if paged else (_TORCH_ALIGNMENT, 0)
-    largest = _LARGEST_COPY
+    largest = _LARGEST_COPY if read else 0
     while (small := sum(nbytes for nbytes in sizes if nbytes <= largest)) > _MOST_HELD - held:
         largest //= 2
     zip_file = _native.ZipBuilder(archive, alignment)

@@ -1,0 +1,68 @@
+"""``fastio convert``: files of tensors from one format into another."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from dataclasses import asdict
+
+import click
+
+from fastio.cli.messages import TROUBLE, complain, echo_json, escaped, visible
+from fastio.errors import FastIOError
+from fastio.models.conversion import Conversion
+from fastio.models.conversion import convert as convert_files
+from fastio.sizes import format_size
+
+_TIED = 5  # names that are shown
+
+
+@click.command(short_help="Convert files of tensors into another format.")
+@click.argument("source")
+@click.argument("destination")
+@click.option("--key", metavar="NAME", help="Convert this tensor, or dict of tensors, alone; or the name to give.")
+@click.option("--max-shard-size", metavar="SIZE", help="Write a folder of safetensors files of so many bytes: 5GB.")
+@click.option("--force", is_flag=True, help="Replace what is at the destination.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def convert(
+    source: str, destination: str, key: str | None, max_shard_size: str | None, force: bool, as_json: bool
+) -> None:
+    """Convert SOURCE to DESTINATION: .pt, .safetensors, .npy, a folder of shards; a folder of DCP as SOURCE.
+
+    The content of SOURCE and the name of DESTINATION say which: .safetensors, .pt, .pth, .bin, .npy, or a folder, which
+    ends in / or has --max-shard-size. Checksums are compared on the way, and new ones written. The new files appear
+    when they are complete. Exit status: 0, or 2 if SOURCE is damaged or cannot be converted; nothing is left then.
+    """
+    try:
+        found = convert_files(
+            source,
+            destination,
+            key=key,
+            max_shard_size=max_shard_size,
+            force=force,
+            progress=sys.stderr.isatty() and not as_json,
+        )
+    except FastIOError:
+        raise
+    except pickle.UnpicklingError as error:
+        complain(error)
+        click.get_current_context().exit(TROUBLE)
+    except ValueError as error:
+        raise click.UsageError(escaped(error)) from None
+    if as_json:
+        echo_json(asdict(found))
+    else:
+        _tell(found)
+
+
+def _tell(found: Conversion) -> None:
+    said = "compared with its checksums" if found.verified else "not verified: not all of it has checksums"
+    speed = f"{found.nbytes / max(found.seconds, 1e-9) / 1e6:,.0f} MB/s"
+    amount = f"{found.tensors:,} tensor{'' if found.tensors == 1 else 's'}, {format_size(found.nbytes)}"
+    click.echo(f"{visible(found.destination)}: {amount}, in {found.seconds:.2f} s ({speed}); source {said}")
+    for name in list(found.tied)[:_TIED]:
+        click.echo(f"tied: {visible(name)} is {visible(found.tied[name])}")
+    if len(found.tied) > _TIED:
+        click.echo(f"and {len(found.tied) - _TIED:,} more: --json lists them")
+    for note in found.notes:
+        click.echo(f"note: {visible(note)}")

@@ -1,0 +1,163 @@
+"""convert: files of tensors from one format into another, at the speed of the disk and in bounded memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fastio.engine.progress import check_progress, shown
+from fastio.engine.tool_selection import check
+from fastio.files.atomic_file import sync_folder
+from fastio.files.open_file import is_path, translate_open_limit
+from fastio.models.conversion.chunked_copy import copy_all
+from fastio.models.conversion.commit import commit_file, commit_shards
+from fastio.models.conversion.destinations import Destination, check_free, named, new_files
+from fastio.models.conversion.model_source import of_model
+from fastio.models.conversion.npy_source import is_npy, of_npy
+from fastio.models.conversion.source_tensors import Source
+from fastio.models.locate import locate
+from fastio.results import publish
+from fastio.runtime.gc_pause import gc_paused
+from fastio.transports.transport import LOAD, SAVE
+
+_DCP_METADATA = ".metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """The result of :func:`convert`: ``files`` were written, with ``tensors`` tensors of ``nbytes`` bytes.
+
+    ``verified``: every byte of the source was compared with a checksum. ``tied`` maps names that are other names of the
+    same tensor to the name that it has in safetensors. ``notes`` say what was left out.
+    """
+
+    source: str
+    destination: str
+    files: tuple[str, ...]
+    tensors: int
+    nbytes: int
+    seconds: float
+    verified: bool
+    tied: dict[str, str]
+    notes: tuple[str, ...]
+
+
+def convert(
+    source: Any,
+    destination: str | os.PathLike[str],
+    *,
+    key: str | None = None,
+    max_shard_size: int | str | None = None,
+    force: bool = False,
+    policy: Any = "auto",
+    progress: Any = None,
+) -> Conversion:
+    """Convert files of tensors into another format: ``.pt``, safetensors, ``.npy``, shards; checkpoints of DCP from.
+
+    One chunk is read while the one before it is written, past the page cache where that is faster. About 100 MB of
+    memory are used for that, whatever the sizes; a tensor whose elements are stored in another order (a transposed view
+    in a ``.pt``, a DCP checkpoint that is divided along columns) is in memory as a whole beside it.
+
+    What has checksums is compared with them on the way. New files of safetensors and ``.pt`` get checksums, as
+    :func:`fastio.save_file` and :func:`fastio.save` write them. They appear in one step, durably, when all of them are
+    complete: after an error or Ctrl-C nothing is left. A pickle is read by the rules of ``weights_only=True``.
+
+    Names of a ``.pt`` that are one and the same tensor share it in a new ``.pt``. In safetensors one name is kept, and
+    the metadata map the others to it, as :func:`fastio.save_model` does. Tensors that share only a part of their memory
+    become separate ones.
+
+    Args:
+        source: a ``.pt``, a file of safetensors or a ``.npy``, told by its first bytes; a list of files, an index or a
+            folder, as for :func:`fastio.safe_open`; or a folder of ``torch.distributed.checkpoint``.
+        destination: a name that ends in ``.safetensors``, ``.pt``, ``.pth``, ``.bin`` or ``.npy``; or a folder for
+            shards of safetensors with an index: one that exists, a name that ends in ``/``, or with ``max_shard_size``.
+        key: convert this entry alone: a tensor, or (of a ``.pt`` or a DCP checkpoint) a dict of tensors in the outer
+            one, such as ``"model"``. Where the source holds one tensor without a name, the name that it gets.
+        max_shard_size: the most bytes of tensors in one file of a folder; a larger tensor has a file of its own.
+            None: 5 GB.
+        force: replace what is at the destination: the file, or the folder's files of a model.
+        policy: who chooses the tools, as for :func:`fastio.save` and :func:`fastio.load`.
+        progress: True for a progress bar, or a function that is called with (bytes done, bytes in all).
+
+    Raises:
+        FormatError (a ValueError): the source is no flat dict of tensors, or the new format lacks a dtype; the message
+        names the entry. TensorMissingError (a KeyError): ``key`` is not there. FileExistsError: the destination exists.
+        UnsupportedError: it is a file of the source. CorruptFileError, ChecksumError: the source is damaged, or was
+        written to meanwhile. TransferError (an OSError): the system refused, as for a full disk; the message names the
+        file, and the tensor. ValueError: the destination's name means no format. Otherwise what
+        :func:`fastio.safe_open` raises.
+
+    >>> fastio.convert("pytorch_model.bin", "model.safetensors").verified
+    True
+    """
+    started = time.perf_counter()
+    check(policy, LOAD)
+    check(policy, SAVE)
+    check_progress(progress)
+    if not is_path(destination):
+        raise TypeError(f"destination: expected a path, got {type(destination).__name__}")
+    name = os.fsdecode(destination)
+    to = named(name, max_shard_size)
+    with contextlib.ExitStack() as stack, translate_open_limit("convert", name):
+        with gc_paused():
+            found = _open(source, key, stack, policy)
+            check_free(to, [file.path for file in found.files], force)
+            plan = new_files(to, found)
+        stack.enter_context(_folder(to))
+        with shown(progress, f"converting to {os.path.basename(to.path)}") as told:
+            written, results = copy_all(plan.files, stack, policy, told)
+        for file in found.files:
+            file.check_unchanged()
+        notes = plan.notes
+        if to.shard_size is None:
+            notes += commit_file(written[0], to.format)
+        else:
+            commit_shards(to, written, plan.shard_index)
+    for transfer in (*(file.transfer() for file in found.files), *results):
+        if transfer is not None:
+            publish(transfer)
+    files = (*(file.path for file in plan.files), *([] if plan.shard_index is None else [plan.shard_index[0]]))
+    return Conversion(
+        source=os.fsdecode(source) if is_path(source) else ", ".join(file.path for file in found.files),
+        destination=name,
+        files=files,
+        tensors=len(found.tensors),
+        nbytes=sum(tensor.nbytes for tensor in found.tensors),
+        seconds=time.perf_counter() - started,
+        verified=all(file.is_verified for file in found.files),
+        tied=found.aliases,
+        notes=notes,
+    )
+
+
+def _open(where: Any, key: str | None, stack: contextlib.ExitStack, policy: Any) -> Source:
+    if is_path(where):
+        path = os.fsdecode(where)
+        if os.path.isfile(os.path.join(path, _DCP_METADATA)):
+            from fastio.models.conversion.dcp_source import of_checkpoint  # DCP is imported only for its folders
+
+            return of_checkpoint(path, key, stack, policy)
+        (first, *_) = locate(path).paths
+        if is_npy(first):
+            return of_npy(first, key, stack, policy)
+    return of_model(where, key, stack, policy)
+
+
+@contextlib.contextmanager
+def _folder(to: Destination) -> Iterator[None]:
+    """Inside, the folder of shards exists. One that was made is removed after an error."""
+    if to.shard_size is None or os.path.isdir(to.path):
+        yield
+        return
+    os.makedirs(to.path)
+    try:
+        sync_folder(os.path.dirname(to.path) or os.curdir)
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.rmdir(to.path)
+        raise

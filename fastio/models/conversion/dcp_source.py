@@ -1,0 +1,152 @@
+"""The tensors of a folder of torch.distributed.checkpoint, as a conversion reads them."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
+
+from fastio.distributed import metadata as metadata_file
+from fastio.distributed.load_file import FileLoad
+from fastio.distributed.reader import open_data_file
+from fastio.distributed.stored_items import FORMAT, Stored
+from fastio.errors import CorruptFileError, FormatError, TensorMissingError, UnsupportedError, quoted
+from fastio.models.conversion.source_tensors import Run, Source, SourceFile, SourceTensor
+
+
+class _Box(NamedTuple):
+    """A part of a tensor: ``size`` elements from the index ``begin`` on, and where they lie."""
+
+    begin: tuple[int, ...]
+    size: tuple[int, ...]
+    stored: Stored
+    run: Run | None
+
+
+def of_checkpoint(folder: str, key: str | None, stack: contextlib.ExitStack, policy: Any) -> Source:
+    """Open a checkpoint that DCP or fastio saved: all of it, or the entry ``key`` and what is below it.
+
+    FormatError for entries that are no tensors, TensorMissingError for a ``key`` that is not there, UnsupportedError
+    for items that other storage wrote, CorruptFileError for what contradicts itself, CheckpointError for missing files.
+    """
+    metadata = metadata_file.read(folder)
+    names = _wanted(folder, list(metadata.state_dict_metadata), key)
+    for stored in names:
+        if not isinstance(metadata.state_dict_metadata[stored], TensorStorageMetadata):
+            raise FormatError(
+                f"{folder}: {quoted(stored)} is no tensor, but a pickled object, which only a checkpoint holds; "
+                "convert one part by key='model', or what it is called (fastio convert --key)"
+            )
+    tensors = {stored: metadata.state_dict_metadata[stored] for stored in names}
+    files, boxes = _located(folder, tensors, metadata.storage_data, stack, policy)
+    found = [_tensor(folder, name, tensors[stored], boxes[stored]) for stored, name in names.items()]
+    return Source(files, found, list(names.values()), {}, None)
+
+
+def _wanted(folder: str, stored: list[str], key: str | None) -> dict[str, str]:
+    """The entries to convert, and the names that they get."""
+    if key is None or key in stored:
+        return {name: name for name in (stored if key is None else [key])}
+    below = {name: name.removeprefix(f"{key}.") for name in stored if name.startswith(f"{key}.")}
+    if not below:
+        groups = sorted({name.partition(".")[0] for name in stored})
+        alike = difflib.get_close_matches(key, [*stored, *groups], n=3) or groups[:5]
+        raise TensorMissingError(
+            f"{folder}: no key {quoted(key)} among the {len(stored)} entries; alike: {', '.join(map(quoted, alike))}"
+        )
+    return below
+
+
+def _located(
+    folder: str, tensors: dict[str, Any], infos: dict[Any, Any], stack: contextlib.ExitStack, policy: Any
+) -> tuple[list[SourceFile], dict[str, list[_Box]]]:
+    """The open data files, and the boxes of each tensor in them."""
+    by_file: dict[Any, list[ReadItem]] = {}
+    for name, described in tensors.items():
+        for chunk in described.chunks:
+            index = MetadataIndex(name, chunk.offsets)
+            if index not in infos:
+                path = metadata_file.path_of(folder)
+                raise CorruptFileError(path, name, "it does not say where this is stored")
+            zeros = torch.Size([0] * len(chunk.sizes))
+            item = ReadItem(LoadItemType.TENSOR, index, zeros, index, zeros, chunk.sizes)
+            by_file.setdefault(getattr(infos[index], "relative_path", None), []).append(item)
+    files: list[SourceFile] = []
+    boxes: dict[str, list[_Box]] = {name: [] for name in tensors}
+    for relative, items in by_file.items():
+        path, fd, size = open_data_file(folder, relative, items, stack)
+        file = SourceFile(path, fd, size, FORMAT, policy)
+        load = FileLoad(path, fd, size, policy, True, None)
+        for item in items:
+            load.add(item, infos[item.storage_index])
+        for request in load.locate():
+            index, stored = request.items[0].storage_index, request.stored
+            _check(path, stored, tuple(request.items[0].lengths), tensors[index.fqn].properties.dtype)
+            run = Run(file, stored.offset, stored.nbytes, stored.crc, partial(_damaged, path, stored))
+            file.is_verified &= stored.crc is not None
+            begin = tuple(index.offset or ())
+            boxes[index.fqn].append(_Box(begin, stored.size, stored, run if stored.nbytes else None))
+        files.append(file)
+    return files, boxes
+
+
+def _check(path: str, stored: Stored, size: tuple[int, ...], dtype: torch.dtype) -> None:
+    if stored.dtype is None:
+        raise UnsupportedError(
+            f"{path}: {quoted(stored.name)} is stored as an object of torch.save that only torch reads; load it by "
+            "torch.distributed.checkpoint with fastio.distributed.Reader, and save it by fastio.save_file"
+        )
+    if (stored.size, stored.dtype) != (size, dtype):
+        raise CorruptFileError(
+            path, stored.name, f"is {stored.dtype} {list(stored.size)}, expected {dtype} {list(size)}: the data does "
+            "not match the metadata",
+        )  # fmt: skip
+
+
+def _damaged(path: str, stored: Stored) -> CorruptFileError:
+    return CorruptFileError(
+        path, stored.name, f"its {stored.nbytes} bytes at offset {stored.offset} do not match their CRC-32 "
+        f"({stored.crc or 0:08x}): the file was damaged after it was written; convert another checkpoint, or restore "
+        "the file from a copy",
+    )  # fmt: skip
+
+
+def _tensor(folder: str, name: str, described: Any, boxes: list[_Box]) -> SourceTensor:
+    shape, dtype = tuple(described.size), described.properties.dtype
+    boxes.sort(key=lambda box: box.begin)
+    if sum(torch.Size(box.size).numel() for box in boxes) != described.size.numel():
+        raise CorruptFileError(
+            metadata_file.path_of(folder),
+            name,
+            f"its parts do not fill its shape {list(shape)}: the metadata was altered",
+        )
+    runs = [box.run for box in boxes if box.run is not None]
+    if _in_order(boxes, shape):
+        return SourceTensor(name, dtype, shape, runs)
+
+    def whole() -> torch.Tensor:
+        tensor = torch.empty(shape, dtype=dtype)
+        for box in boxes:
+            if box.run is not None:
+                part = tensor[tuple(slice(at, at + count) for at, count in zip(box.begin, box.size, strict=True))]
+                part.copy_(box.stored.tensor(box.run.read()))
+        return tensor
+
+    return SourceTensor(name, dtype, shape, runs, whole)
+
+
+def _in_order(boxes: Sequence[_Box], shape: tuple[int, ...]) -> bool:
+    """Whether the boxes' bytes, one behind the other, are the tensor's: they are rows of it, each packed."""
+    if not all(box.stored.is_packed() for box in boxes if box.run is not None):
+        return False
+    if len(boxes) <= 1 or not shape:
+        return True
+    is_rows = all(box.size[1:] == shape[1:] for box in boxes)
+    return is_rows and all(one.begin[0] + one.size[0] == other.begin[0] for one, other in pairwise(boxes))

@@ -1,0 +1,46 @@
+"""The array of a ``.npy`` file, as a conversion reads it."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import Any
+
+import torch
+
+from fastio.errors import CorruptFileError
+from fastio.files.open_file import check_regular, opened
+from fastio.formats import npy
+from fastio.formats.detect import HEAD_BYTES, NPY, detect
+from fastio.formats.small_reads import head
+from fastio.models.conversion.source_tensors import Run, Source, SourceFile, SourceTensor
+
+
+def is_npy(path: str) -> bool:
+    """Whether a path is a file whose first bytes are those of ``.npy``. OSError if it cannot be opened."""
+    check_regular(path)
+    with opened(path) as (fd, size):
+        return detect(head(path, fd, size, HEAD_BYTES), "") == NPY
+
+
+def of_npy(path: str, key: str | None, stack: contextlib.ExitStack, policy: Any) -> Source:
+    """Open a file; ``key`` is the name that its tensor gets.
+
+    CorruptFileError for a damaged header, FormatError for an array whose dtype torch lacks.
+    """
+    fd, size = stack.enter_context(opened(path))
+    file = SourceFile(path, fd, size, NPY, policy)
+    file.is_verified = False
+    found = npy.source(path, fd, size)
+    name = key or ""
+    damaged = partial(CorruptFileError, path, "array", "is damaged")
+    runs = [Run(file, region.offset, region.nbytes, None, damaged) for region in found.regions]
+    shape: torch.Tensor = found.build(lambda region: torch.UntypedStorage(region.nbytes, device="meta"))
+
+    def whole() -> torch.Tensor:
+        tensor: torch.Tensor = found.build(lambda region: runs[0].storage())
+        return tensor
+
+    in_order = shape.is_contiguous() or not runs
+    tensor = SourceTensor(name, shape.dtype, tuple(shape.shape), runs, None if in_order else whole)
+    return Source([file], [tensor], [name], {}, None, is_nameless=key is None)
