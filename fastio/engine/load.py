@@ -18,7 +18,7 @@ from fastio.engine.background_job import Progress, under_way
 from fastio.engine.executor import Execution
 from fastio.engine.mapped_load import load_mapped
 from fastio.engine.operation import Operation
-from fastio.engine.tool_selection import candidates, checksumming_tools, verifying_tools
+from fastio.engine.tool_selection import candidates, checksumming_tools, row_tools, verifying_tools
 from fastio.engine.torch_load import (
     UNSEALED,
     LoadCall,
@@ -42,6 +42,7 @@ from fastio.results import Transfer
 from fastio.runtime.gc_pause import gc_paused
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
+from fastio.transports.extent_rows import ExtentRows, entries, total_nbytes
 from fastio.transports.transport import LOAD, Extent, ReadRequest, Span, TransportResult, is_resident
 
 _CPU = torch.device("cpu")
@@ -221,11 +222,12 @@ def read_extents(
     memory may have changed when an error is raised.
     """
     started = time.perf_counter()
-    devices = {_CPU if extent.device == "cpu" else extent.owner.device for extent in extents} or {_CPU}
-    nbytes = sum(extent.nbytes for extent in extents)
+    devices = {_CPU if entry.device == "cpu" else entry.owner.device for entry in entries(extents)} or {_CPU}
+    nbytes = total_nbytes(extents)
     operation = _operation(path, file_format, devices, nbytes, len(extents), policy, started, fd, size)
     control = Control()
-    among = checksumming_tools(LOAD, operation.devices)
+    tools = row_tools if isinstance(extents, ExtentRows) else checksumming_tools
+    among = tools(LOAD, operation.devices)
     execution = Execution(operation._replace(among=among), control)
     if not execution.tool:
         raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(map(str, devices))}", "load to the CPU")

@@ -10,7 +10,8 @@ import torch
 
 from fastio.engine.tool_selection import check
 from fastio.errors import quoted
-from fastio.models.part_reads import BATCH_BYTES, Batch, Part, batches, read_batch
+from fastio.models.part_batches import BATCH_BYTES, Batch, Part, batches
+from fastio.models.part_reads import read_batch
 from fastio.models.read_ahead import ReadAhead
 from fastio.models.selection import whole
 from fastio.models.tensor_slice import TensorSlice, selected
@@ -19,6 +20,8 @@ from fastio.sizes import parse_size
 from fastio.transports.transport import LOAD
 
 _FRAMEWORKS = ("pt", "torch", "pytorch")
+# The most bytes of a stream's first transfer, of which its first tensor is a part. Further ones grow.
+_FIRST_BYTES = 2 << 20
 
 
 def safe_open(
@@ -148,7 +151,7 @@ class TensorReader:
         """
         budget = parse_size(memory_budget, "memory_budget")
         parts = [self._part(name) for name in self.offset_keys()]
-        return self._stream(parts, self._read_ahead(parts, budget))
+        return self._stream(parts, self._read_ahead(parts, budget, _FIRST_BYTES))
 
     def _stream(self, parts: list[Part], ahead: ReadAhead) -> Iterator[tuple[str, torch.Tensor]]:
         self._streams.append(ahead)
@@ -161,10 +164,12 @@ class TensorReader:
             ahead.close()
             self._streams.remove(ahead)
 
-    def _read_ahead(self, parts: list[Part], budget: int | None) -> ReadAhead:
+    def _read_ahead(self, parts: list[Part], budget: int | None, first: int = BATCH_BYTES) -> ReadAhead:
         most = BATCH_BYTES if budget is None else min(BATCH_BYTES, budget // 2)
         device, policy = self._device, self._policy
-        return ReadAhead(batches(parts, most), lambda batch: read_batch(batch, device, policy), budget)
+        # A device is filled by runs alone: parts of several runs pass through host memory.
+        grouped = batches(parts, most, first, runs_only=device.type != "cpu")
+        return ReadAhead(grouped, lambda batch: read_batch(batch, device, policy), budget)
 
     def _planned(self, item: Any) -> Part:
         try:
