@@ -215,11 +215,12 @@ def read_extents(
     policy: Any,
     progress: Progress | None,
     file_format: str = PT,
+    in_place: bool = False,
 ) -> tuple[Transfer, Sequence[int]]:
     """Fill given memory from an open file; return also a CRC-32 for each extent, which the caller must compare.
 
     Extents are sorted, apart and not empty; ``span`` is as in :class:`fastio.transports.transport.ReadRequest`. Their
-    memory may have changed when an error is raised.
+    memory may have changed when an error is raised. ``in_place``: it was used before.
     """
     started = time.perf_counter()
     devices = {_CPU if entry.device == "cpu" else entry.owner.device for entry in entries(extents)} or {_CPU}
@@ -228,7 +229,7 @@ def read_extents(
     control = Control()
     tools = row_tools if isinstance(extents, ExtentRows) else checksumming_tools
     among = tools(LOAD, operation.devices)
-    execution = Execution(operation._replace(among=among), control)
+    execution = Execution(operation._replace(among=among, in_place=in_place), control)
     if not execution.tool:
         raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(map(str, devices))}", "load to the CPU")
     request = ReadRequest(path, fd, size, extents, span, operation.resident, control)

@@ -178,7 +178,7 @@ def read_in_place(found: ModuleTensors, plan: LoadPlan, files: WeightFiles, poli
     for (file, _), ahead in in_place.items():
         try:
             crcs = {index: one.crc for index, one in enumerate(ahead) if one.crc is not None}
-            read_into(file, [one.extent for one in ahead], None, policy, crcs)
+            read_into(file, [one.extent for one in ahead], None, policy, crcs, in_place=True)
             file.check_unchanged()
         finally:
             for one in ahead:

@@ -51,16 +51,21 @@ def read_batch(batch: Batch, device: torch.device, policy: Any = "auto") -> list
 
 
 def read_into(
-    file: WeightFile, extents: Sequence[Extent], span: Span | None, policy: Any, crcs: Mapping[int, int]
+    file: WeightFile,
+    extents: Sequence[Extent],
+    span: Span | None,
+    policy: Any,
+    crcs: Mapping[int, int],
+    in_place: bool = False,
 ) -> None:
     """Fill memory from a file, compare it with checksums, and give the transfer to the recorders.
 
-    ``crcs`` maps the indices of extents to their CRC-32s; it lacks those that have none. ChecksumError names a damaged
-    tensor.
+    ``crcs`` maps the indices of extents to their CRC-32s; it lacks those that have none. ``in_place``: the memory was
+    used before. ChecksumError names a damaged tensor.
     """
     if not extents:
         return
-    transfer, values = read_extents(file.path, file.fd, file.size, extents, span, policy, None, file.format)
+    transfer, values = read_extents(file.path, file.fd, file.size, extents, span, policy, None, file.format, in_place)
     for index, crc in crcs.items():
         if values[index] != crc:
             file.check_unchanged()
