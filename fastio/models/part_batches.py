@@ -77,20 +77,21 @@ def batches(
     ``runs_only``, a part of several runs is a batch of its own. The files stay in the order in which they first occur.
     """
     order = {file: number for number, file in enumerate(dict.fromkeys(part.file for part in parts))}
-    ordered = sorted(range(len(parts)), key=lambda index: (order[parts[index].file], parts[index].offset))
+    offsets = [part.offset for part in parts]  # each property once: a model may have ten thousand tensors
     found: list[Batch] = []
-    limit, nbytes, end, joinable = min(first, most), 0, 0, False
-    for index in ordered:
+    limit, held, end, joinable = min(first, most), 0, 0, False
+    for index in sorted(range(len(parts)), key=lambda index: (order[parts[index].file], offsets[index])):
         part = parts[index]
-        joins = joinable and found[-1].parts[-1].file is part.file and part.offset >= end
-        joinable = part.is_run if runs_only else part.is_read_in_place
-        if joins and joinable and nbytes + part.nbytes <= limit:
+        nbytes, is_run = part.nbytes, part.is_run
+        joins = joinable and found[-1].parts[-1].file is part.file and offsets[index] >= end
+        joinable = is_run or (not runs_only and part.is_read_in_place)
+        if joins and joinable and held + nbytes <= limit:
             found[-1].parts.append(part)
             found[-1].indices.append(index)
-            nbytes += part.nbytes
+            held += nbytes
         else:
             limit = min(4 * limit, most) if found else limit
             found.append(Batch([part], [index]))
-            nbytes = part.nbytes
-        end = part.end
+            held = nbytes
+        end = offsets[index] + nbytes if is_run else part.end
     return found

@@ -16,6 +16,7 @@ from fastio.models.read_ahead import ReadAhead
 from fastio.models.selection import whole
 from fastio.models.tensor_slice import TensorSlice, selected
 from fastio.models.weight_files import CLOSED, WeightFiles
+from fastio.runtime.gc_pause import gc_paused
 from fastio.sizes import parse_size
 from fastio.transports.transport import LOAD
 
@@ -138,8 +139,9 @@ class TensorReader:
         budget = parse_size(memory_budget, "memory_budget")
         if isinstance(plan, str):
             raise TypeError(f"plan={plan!r}: expected a list of names, or of pairs of a name and an index")
-        parts = [self._part(item) if isinstance(item, str) else self._planned(item) for item in plan]
-        ahead = self._read_ahead(parts, budget)
+        with gc_paused():  # it would look at every object of the process, several times for ten thousand tensors
+            parts = [self._part(item) if isinstance(item, str) else self._planned(item) for item in plan]
+            ahead = self._read_ahead(parts, budget)
         self._prefetched.append(ahead)
         ahead.start()
 
@@ -150,8 +152,10 @@ class TensorReader:
         Raises what :meth:`get_tensor` raises, when the tensor's turn comes.
         """
         budget = parse_size(memory_budget, "memory_budget")
-        parts = [self._part(name) for name in self.offset_keys()]
-        return self._stream(parts, self._read_ahead(parts, budget, _FIRST_BYTES))
+        with gc_paused():  # as in prefetch()
+            parts = [self._part(name) for name in self.offset_keys()]
+            ahead = self._read_ahead(parts, budget, _FIRST_BYTES)
+        return self._stream(parts, ahead)
 
     def _stream(self, parts: list[Part], ahead: ReadAhead) -> Iterator[tuple[str, torch.Tensor]]:
         self._streams.append(ahead)
