@@ -17,7 +17,7 @@ from fastio.engine import checksums
 from fastio.engine.background_job import Progress, under_way
 from fastio.engine.executor import Execution
 from fastio.engine.mapped_load import load_mapped
-from fastio.engine.operation import Operation
+from fastio.engine.operation import COLUMNS, IN_PLACE, Operation
 from fastio.engine.tool_selection import candidates, checksumming_tools, row_tools, verifying_tools
 from fastio.engine.torch_load import (
     UNSEALED,
@@ -223,13 +223,16 @@ def read_extents(
     memory may have changed when an error is raised. ``in_place``: it was used before.
     """
     started = time.perf_counter()
-    devices = {_CPU if entry.device == "cpu" else entry.owner.device for entry in entries(extents)} or {_CPU}
+    storages = entries(extents)
+    devices = {_CPU if entry.device == "cpu" else entry.owner.device for entry in storages} or {_CPU}
     nbytes = total_nbytes(extents)
-    operation = _operation(path, file_format, devices, nbytes, len(extents), policy, started, fd, size)
+    operation = _operation(path, file_format, devices, nbytes, len(storages), policy, started, fd, size)
     control = Control()
-    tools = row_tools if isinstance(extents, ExtentRows) else checksumming_tools
-    among = tools(LOAD, operation.devices)
-    execution = Execution(operation._replace(among=among, in_place=in_place), control)
+    if isinstance(extents, ExtentRows):
+        among, known_as = row_tools(LOAD, operation.devices), COLUMNS
+    else:
+        among, known_as = checksumming_tools(LOAD, operation.devices), IN_PLACE if in_place else ""
+    execution = Execution(operation._replace(among=among, known_as=known_as), control)
     if not execution.tool:
         raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(map(str, devices))}", "load to the CPU")
     request = ReadRequest(path, fd, size, extents, span, operation.resident, control)

@@ -69,16 +69,17 @@ def test_runs_and_columns_are_read_together(tmp_path: Path, tool: str) -> None:
 
 
 def test_a_tool_that_takes_rows_one_by_one_is_not_chosen(tmp_path: Path) -> None:
-    """Not even by a dictionary that knows it as the fastest: numpy's reads of whole tensors have the same key."""
+    """Not even by a dictionary that knows it as the fastest."""
     tensors = save_model(tmp_path)
     dictionary, nbytes = dicts.RDic(), 512 * 1000 * 4
     for resident in (True, False):
         for tool in ("posix", "uring", "numpy") * 10:
             seconds = 0.0003 if tool == "numpy" else 0.3
-            dictionary.observe(Context("load", "safetensors", "cpu", None, resident, 3), nbytes, tool, seconds)
+            dictionary.observe(Context("load", "columns", "cpu", None, resident), nbytes, tool, seconds)
     with fastio.safe_open(tmp_path, policy=dictionary) as file, fastio.record() as transfers:
         assert torch.equal(file.get_slice("layer0.down")[COLUMNS], tensors["layer0.down"][COLUMNS])
     assert transfers[0].tool in ("posix", "uring")
+    assert {context.format for context in dictionary.tuners} == {"columns"}
 
 
 def test_columns_of_a_cached_file_read_no_other_bytes(tmp_path: Path) -> None:
