@@ -31,7 +31,7 @@ class PosixTransport:
     """
 
     name = "posix"
-    capabilities = Capabilities(checksums=True)
+    capabilities = Capabilities(checksums=True, rows=True)
 
     def __init__(self, past_cache: bool | None = None) -> None:
         self._past_cache = past_cache

@@ -14,7 +14,7 @@ class UringTransport:
     """
 
     name = "uring"
-    capabilities = Capabilities(checksums=True, direct=True)
+    capabilities = Capabilities(checksums=True, direct=True, rows=True)
 
     def __init__(self) -> None:
         try:

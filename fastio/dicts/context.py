@@ -15,7 +15,7 @@ class Context(NamedTuple):
     op: str
     """``"save"`` or ``"load"``."""
     format: str
-    """``"pt"``, ``"safetensors"``, ``"npy"`` or what a plug-in names its own."""
+    """``"pt"``, ``"safetensors"``, ``"npy"`` or what a plug-in names its own; ``"in place"``: into used memory."""
     device: str
     """``"cpu"``, or type and model of the device, such as ``"cuda NVIDIA H100 80GB HBM3"``."""
     durable: bool | None = None

@@ -17,8 +17,8 @@ from fastio.engine import checksums
 from fastio.engine.background_job import Progress, under_way
 from fastio.engine.executor import Execution
 from fastio.engine.mapped_load import load_mapped
-from fastio.engine.operation import Operation
-from fastio.engine.tool_selection import candidates, checksumming_tools, verifying_tools
+from fastio.engine.operation import COLUMNS, IN_PLACE, Operation
+from fastio.engine.tool_selection import candidates, checksumming_tools, row_tools, verifying_tools
 from fastio.engine.torch_load import (
     UNSEALED,
     LoadCall,
@@ -43,6 +43,7 @@ from fastio.results import Transfer
 from fastio.runtime.gc_pause import gc_paused
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
+from fastio.transports.extent_rows import ExtentRows, entries, total_nbytes
 from fastio.transports.transport import LOAD, Extent, ReadRequest, Span, TransportResult, is_resident
 
 _CPU = torch.device("cpu")
@@ -249,19 +250,24 @@ def read_extents(
     policy: Any,
     progress: Progress | None,
     file_format: str = PT,
+    in_place: bool = False,
 ) -> tuple[Transfer, Sequence[int]]:
     """Fill given memory from an open file; return also a CRC-32 for each extent, which the caller must compare.
 
     Extents are sorted, apart and not empty; ``span`` is as in :class:`fastio.transports.transport.ReadRequest`. Their
-    memory may have changed when an error is raised.
+    memory may have changed when an error is raised. ``in_place``: it was used before.
     """
     started = time.perf_counter()
-    devices = {_CPU if extent.device == "cpu" else extent.owner.device for extent in extents} or {_CPU}
-    nbytes = sum(extent.nbytes for extent in extents)
-    operation = load_operation(path, file_format, devices, nbytes, len(extents), policy, started, fd, size)
+    storages = entries(extents)
+    devices = {_CPU if entry.device == "cpu" else entry.owner.device for entry in storages} or {_CPU}
+    nbytes = total_nbytes(extents)
+    operation = load_operation(path, file_format, devices, nbytes, len(storages), policy, started, fd, size)
     control = Control()
-    among = checksumming_tools(LOAD, operation.devices)
-    execution = Execution(operation._replace(among=among), control)
+    if isinstance(extents, ExtentRows):
+        among, known_as = row_tools(LOAD, operation.devices), COLUMNS
+    else:
+        among, known_as = checksumming_tools(LOAD, operation.devices), IN_PLACE if in_place else ""
+    execution = Execution(operation._replace(among=among, known_as=known_as), control)
     if not execution.tool:
         raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(map(str, devices))}", "load to the CPU")
     request = ReadRequest(path, fd, size, extents, span, operation.resident, control)

@@ -57,6 +57,11 @@ def checksumming_tools(op: str, devices: frozenset[str]) -> tuple[str, ...]:
     return tuple(name for name, can in able.items() if PT not in can.whole and (can.checksums or not on_cpu))
 
 
+def row_tools(op: str, devices: frozenset[str]) -> tuple[str, ...]:
+    """The tools for extents in rows: those of :func:`checksumming_tools` to which a row costs next to nothing."""
+    return tuple(name for name in checksumming_tools(op, devices) if registry.get(name).capabilities.rows)
+
+
 def verifying_tools(file_format: str, devices: frozenset[str]) -> tuple[str, ...]:
     """The tools for a load that compares checksums, or reads a part: all but those that stand for a library's own."""
     return _verifying(file_format, devices, registry.imported())

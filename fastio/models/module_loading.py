@@ -14,7 +14,8 @@ from fastio.formats.layout import storage_offset_bytes
 from fastio.memory.raw_memory import mark_overwritten, synchronize
 from fastio.models.load_plan import LoadPlan, module_target, plan_load
 from fastio.models.module_tensors import ModuleTensors, module_tensors
-from fastio.models.part_reads import Batch, Part, batches, read_batch, read_into
+from fastio.models.part_batches import Batch, Part, batches
+from fastio.models.part_reads import read_batch, read_into
 from fastio.models.selection import whole
 from fastio.models.weight_files import WeightFile, WeightFiles, open_weights
 from fastio.transports.transport import LOAD, Extent
@@ -176,7 +177,8 @@ def read_in_place(found: ModuleTensors, plan: LoadPlan, files: WeightFiles, poli
     synchronize({one.target.device for ahead in in_place.values() for one in ahead})
     for (file, _), ahead in in_place.items():
         try:
-            read_into(file, [one.extent for one in ahead], None, policy, [one.crc for one in ahead])
+            crcs = {index: one.crc for index, one in enumerate(ahead) if one.crc is not None}
+            read_into(file, [one.extent for one in ahead], None, policy, crcs, in_place=True)
             file.check_unchanged()
         finally:
             for one in ahead:

@@ -5,9 +5,10 @@ No tensor is made before all of its transfer was read: a read that fails hands o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from itertools import accumulate
+from typing import Any
 
 import torch
 
@@ -15,86 +16,17 @@ from fastio import _native
 from fastio.engine.load import is_filled, read_extents
 from fastio.engine.torch_load import UNSEALED
 from fastio.formats.safetensors.format import tensor_on
-from fastio.formats.safetensors.tensor_table import Entry
 from fastio.memory.load_buffers import LoadBuffers, Region, bytes_of, is_aligned
-from fastio.models.selection import Blocks, Selection, blocks, pieces, whole
+from fastio.models.part_batches import BATCH_BYTES, Batch, Part
+from fastio.models.selection import Blocks, blocks, pieces
 from fastio.models.weight_files import WeightFile
 from fastio.results import publish
 from fastio.runtime.native_errors import translate_native_errors
+from fastio.transports.extent_rows import ExtentRows, Rows, entries
 from fastio.transports.transport import Extent, Span
 
-# The most bytes of one transfer, and of the buffer that rows are read into; a larger tensor is read alone.
-BATCH_BYTES = 32 << 20
 PARTS = "not verified: {parts} of {reads} reads are of parts of tensors, and the file's checksums are of whole ones"
-
-
-class Part(NamedTuple):
-    """A tensor of a file, or a part of one. ``selection`` is all of it or some; of one with strides, all."""
-
-    file: WeightFile
-    name: str
-    entry: Entry
-    selection: Selection
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the part in memory."""
-        has_strides = self.entry.stride is not None
-        return self.entry.nbytes if has_strides else self.selection.numel * self.entry.dtype.itemsize
-
-    @property
-    def crc(self) -> int | None:
-        """The CRC-32 of the part's bytes; None if the file has none, as of a part of a tensor."""
-        return self.file.crc(self.name) if self.selection == whole(self.entry.shape) else None
-
-    @property
-    def is_run(self) -> bool:
-        """Whether it is one run of bytes in the file."""
-        return self.nbytes == 0 or self.entry.stride is not None or self.selection.is_contiguous
-
-    @property
-    def offset(self) -> int:
-        """Where it begins in the file."""
-        return self.entry.offset + self.selection.start * self.entry.dtype.itemsize
-
-
-class Batch(NamedTuple):
-    """Parts that one transfer reads: of one file, sorted and apart; or a single part of several runs.
-
-    ``indices`` are the parts' places in the list that the batches were made of.
-    """
-
-    parts: list[Part]
-    indices: list[int]
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the parts in memory."""
-        return sum(part.nbytes for part in self.parts)
-
-
-def batches(parts: Sequence[Part], most: int = BATCH_BYTES) -> list[Batch]:
-    """Group parts by file and offset into batches of at most ``most`` bytes; a larger part is a batch of its own.
-
-    The files stay in the order in which they first occur.
-    """
-    order = {file: number for number, file in enumerate(dict.fromkeys(part.file for part in parts))}
-    ordered = sorted(range(len(parts)), key=lambda index: (order[parts[index].file], parts[index].offset))
-    found: list[Batch] = []
-    nbytes, end = 0, 0
-    for index in ordered:
-        part = parts[index]
-        last = found[-1].parts[-1] if found else None
-        joins = last is not None and last.file is part.file and last.is_run and part.is_run
-        if joins and part.offset >= end and nbytes + part.nbytes <= most:
-            found[-1].parts.append(part)
-            found[-1].indices.append(index)
-            nbytes += part.nbytes
-        else:
-            found.append(Batch([part], [index]))
-            nbytes = part.nbytes
-        end = part.offset + part.nbytes
-    return found
+CACHE_LINE = 64  # each tensor begins in a cache line of its own
 
 
 def read_batch(batch: Batch, device: torch.device, policy: Any = "auto") -> list[torch.Tensor]:
@@ -103,32 +35,44 @@ def read_batch(batch: Batch, device: torch.device, policy: Any = "auto") -> list
     Raises CorruptFileError if the file is too short or was written to meanwhile, ChecksumError if a tensor is damaged,
     TransferError if the system refuses, ValueError if the file is closed.
     """
-    file, target = batch.parts[0].file, device
-    if device.type != "cpu" and not (batch.parts[0].is_run and is_filled(device.type, file.format)):
+    parts, file, target = batch.parts, batch.parts[0].file, device
+    are_runs = all(part.is_run for part in parts)
+    if device.type != "cpu" and not (are_runs and is_filled(device.type, file.format)):
         target = torch.device("cpu")
     with file.reading():
-        is_run = batch.parts[0].is_run
-        tensors = _read_runs(batch.parts, target, policy) if is_run else [_read_rows(batch.parts[0], policy)]
+        if are_runs:
+            tensors = _read_runs(parts, target, policy)
+        elif parts[0].is_read_in_place:
+            tensors = _read_rows(parts, policy)
+        else:
+            tensors = [_read_blocks(parts[0], policy)]
         file.check_unchanged()
     return tensors if target == device else [tensor.to(device) for tensor in tensors]
 
 
 def read_into(
-    file: WeightFile, extents: Sequence[Extent], span: Span | None, policy: Any, crcs: Sequence[int | None]
+    file: WeightFile,
+    extents: Sequence[Extent],
+    span: Span | None,
+    policy: Any,
+    crcs: Mapping[int, int],
+    in_place: bool = False,
 ) -> None:
     """Fill memory from a file, compare it with checksums, and give the transfer to the recorders.
 
-    ``crcs`` has the CRC-32 of each extent, and None for one that has none. ChecksumError names a damaged tensor.
+    ``crcs`` maps the indices of extents to their CRC-32s; it lacks those that have none. ``in_place``: the memory was
+    used before. ChecksumError names a damaged tensor.
     """
     if not extents:
         return
-    transfer, values = read_extents(file.path, file.fd, file.size, extents, span, policy, None, file.format)
-    for extent, crc, value in zip(extents, crcs, values, strict=True):
-        if crc not in (None, value):
+    transfer, values = read_extents(file.path, file.fd, file.size, extents, span, policy, None, file.format, in_place)
+    for index, crc in crcs.items():
+        if values[index] != crc:
             file.check_unchanged()
-            raise file.mismatch(extent.name)
-    parts = list(crcs).count(None)
-    unverified = PARTS.format(parts=parts, reads=len(extents)) if file.checksummed else UNSEALED
+            raise file.mismatch(extents[index].name)
+    reads = len(entries(extents))
+    parts = reads - len(crcs)
+    unverified = PARTS.format(parts=parts, reads=reads) if file.checksummed else UNSEALED
     notes = (unverified,) if file.verify and parts else ()
     publish(replace(transfer, verified=not parts, fallbacks=(*notes, *transfer.fallbacks)))
 
@@ -143,9 +87,9 @@ def _read_runs(parts: Sequence[Part], device: torch.device, policy: Any) -> list
             names.add(name)
             regions[number] = Region(name, part.offset, part.nbytes, 0)
     aligned = all(is_aligned(part.offset, part.entry.dtype.itemsize) for part in parts)
-    crcs = [parts[number].crc for number in regions]
-    checksum = any(crc is not None for crc in crcs)
-    buffers = LoadBuffers(file.path, list(regions.values()), device, checksum, aligned)
+    known = [parts[number].crc for number in regions]
+    crcs = {index: crc for index, crc in enumerate(known) if crc is not None}
+    buffers = LoadBuffers(file.path, list(regions.values()), device, bool(crcs), aligned)
     read_into(file, buffers.extents, buffers.span, policy, crcs)
     return [
         _tensor_on(buffers.storage(regions[number]), part)
@@ -163,48 +107,75 @@ def _tensor_on(storage: torch.UntypedStorage, part: Part) -> torch.Tensor:
     return tensor.set_(storage, 0, entry.shape, entry.stride)
 
 
-def _read_rows(part: Part, policy: Any) -> torch.Tensor:
-    """Read a part of several runs, a bounded amount at a time, and pack it into new memory."""
+def _read_rows(parts: Sequence[Part], policy: Any) -> list[torch.Tensor]:
+    """Read parts, of which some are of several runs, straight to where their bytes belong in new host memory."""
+    file = parts[0].file
+    lines = (-(-part.nbytes // CACHE_LINE) * CACHE_LINE for part in parts)
+    *starts, nbytes = accumulate(lines, initial=0)
+    with translate_native_errors(file.path):
+        memory = _native.Mapping(nbytes, used=True)
+    found: list[Extent | Rows] = []
+    crcs: dict[int, int] = {}
+    number = 0
+    for part, start in zip(parts, starts, strict=True):
+        for entry in _entries(part, memory, start) if part.nbytes else ():
+            if part.crc is not None:
+                crcs[number] = part.crc
+            found.append(entry)
+            number += entry.repeats if isinstance(entry, Rows) else 1
+    read_into(file, ExtentRows(found), None, policy, crcs)
+    return [
+        _tensor_on(bytes_of(memory, start, part.nbytes).untyped_storage(), part)
+        if part.nbytes
+        else torch.empty(part.selection.shape, dtype=part.entry.dtype)
+        for part, start in zip(parts, starts, strict=True)
+    ]
+
+
+def _entries(part: Part, memory: _native.Mapping, start: int) -> Iterator[Extent | Rows]:
+    """The extents of a part that lies at ``start`` of ``memory``."""
+    if part.is_run:
+        address = memory.address + start
+        yield Extent(part.offset, part.nbytes, address, part.crc is not None, "cpu", memory, part.name)
+        return
+    itemsize = part.entry.dtype.itemsize
+    found = blocks(part.selection, itemsize)
+    row, step = found.length * itemsize, found.stride * itemsize
+    for group, begin in enumerate(found.starts):
+        offset, address = part.entry.offset + begin * itemsize, memory.address + start + group * found.repeats * row
+        yield Rows(offset, row, address, False, "cpu", memory, part.name, found.repeats, step)
+
+
+def _read_blocks(part: Part, policy: Any) -> torch.Tensor:
+    """Read a part of many short runs: blocks of them, a bounded amount at a time, into a buffer, and pack the runs."""
     itemsize = part.entry.dtype.itemsize
     with translate_native_errors(part.file.path):
         packed = _native.Mapping(part.nbytes, used=True)
     filled = bytes_of(packed, 0, part.nbytes)
-    separate = not blocks(part.selection, itemsize).inner
     done = 0
-    for piece in [part.selection] if separate else pieces(part.selection, BATCH_BYTES // itemsize):
+    for piece in pieces(part.selection, BATCH_BYTES // itemsize):
         nbytes = piece.numel * itemsize
-        found = blocks(piece, itemsize)
-        if found.inner:
-            _read_blocks(part, found, filled[done : done + nbytes], policy)
-        else:
-            extents = list(_extents(part, found, packed, done))
-            read_into(part.file, extents, None, policy, [None] * len(extents))
+        _read_piece(part, blocks(piece, itemsize), filled[done : done + nbytes], policy)
         done += nbytes
     return tensor_on(filled.untyped_storage(), part.entry.dtype, list(part.selection.shape))
 
 
-def _read_blocks(part: Part, found: Blocks, target: torch.Tensor, policy: Any) -> None:
+def _read_piece(part: Part, found: Blocks, target: torch.Tensor, policy: Any) -> None:
     """Read blocks into a buffer, and copy what is wanted of them into ``target``, uint8 of shape (nbytes,)."""
     itemsize = part.entry.dtype.itemsize
     block = found.length * itemsize
     regions = [
-        Region(f"{part.name} ({start})", part.entry.offset + start * itemsize, block, 0) for start in found.starts
+        Region(f"{part.name} ({at})", part.entry.offset + at * itemsize, block, 0)
+        for start in found.starts
+        for at in range(start, start + found.repeats * found.stride, found.stride)
     ]
     buffers = LoadBuffers(part.file.path, regions, torch.device("cpu"), False)
-    read_into(part.file, buffers.extents, buffers.span, policy, [None] * len(regions))
+    read_into(part.file, buffers.extents, buffers.span, policy, {})
     # As bytes: torch copies no dtype of less than a byte, and memory need not be aligned.
-    shape = (*(size for size, _ in found.inner), itemsize)
-    stride = (*(stride * itemsize for _, stride in found.inner), 1)
+    inner = found.inner or [(found.length, 1)]
+    shape = (*(size for size, _ in inner), itemsize)
+    stride = (*(stride * itemsize for _, stride in inner), 1)
     wanted = target.view(len(regions), *shape)
     for number, region in enumerate(regions):
         source = torch.empty(0, dtype=torch.uint8).set_(buffers.storage(region))
         wanted[number].copy_(source.as_strided(shape, stride))
-
-
-def _extents(part: Part, found: Blocks, packed: _native.Mapping, done: int) -> Iterable[Extent]:
-    """The extents of blocks that are wanted whole, one behind the other in memory."""
-    itemsize = part.entry.dtype.itemsize
-    block = found.length * itemsize
-    for number, start in enumerate(found.starts):
-        address = packed.address + done + number * block
-        yield Extent(part.entry.offset + start * itemsize, block, address, False, "cpu", packed, part.name)

@@ -14,7 +14,7 @@ from math import inf
 import torch
 
 from fastio._native import Latch
-from fastio.models.part_reads import Batch, Part
+from fastio.models.part_batches import Batch, Part
 from fastio.runtime.fork_safe_lock import lock_across_forks
 from fastio.runtime.interrupt_safe_thread import POLL_SECONDS, NoThreadError, WorkThread
 

@@ -10,15 +10,19 @@ import torch
 
 from fastio.engine.tool_selection import check
 from fastio.errors import quoted
-from fastio.models.part_reads import BATCH_BYTES, Batch, Part, batches, read_batch
+from fastio.models.part_batches import BATCH_BYTES, Batch, Part, batches
+from fastio.models.part_reads import read_batch
 from fastio.models.read_ahead import ReadAhead
 from fastio.models.selection import whole
 from fastio.models.tensor_slice import TensorSlice, selected
 from fastio.models.weight_files import CLOSED, WeightFiles
+from fastio.runtime.gc_pause import gc_paused
 from fastio.sizes import parse_size
 from fastio.transports.transport import LOAD
 
 _FRAMEWORKS = ("pt", "torch", "pytorch")
+# The most bytes of a stream's first transfer, of which its first tensor is a part. Further ones grow.
+_FIRST_BYTES = 2 << 20
 
 
 def safe_open(
@@ -135,8 +139,9 @@ class TensorReader:
         budget = parse_size(memory_budget, "memory_budget")
         if isinstance(plan, str):
             raise TypeError(f"plan={plan!r}: expected a list of names, or of pairs of a name and an index")
-        parts = [self._part(item) if isinstance(item, str) else self._planned(item) for item in plan]
-        ahead = self._read_ahead(parts, budget)
+        with gc_paused():  # it would look at every object of the process, several times for ten thousand tensors
+            parts = [self._part(item) if isinstance(item, str) else self._planned(item) for item in plan]
+            ahead = self._read_ahead(parts, budget)
         self._prefetched.append(ahead)
         ahead.start()
 
@@ -147,8 +152,10 @@ class TensorReader:
         Raises what :meth:`get_tensor` raises, when the tensor's turn comes.
         """
         budget = parse_size(memory_budget, "memory_budget")
-        parts = [self._part(name) for name in self.offset_keys()]
-        return self._stream(parts, self._read_ahead(parts, budget))
+        with gc_paused():  # as in prefetch()
+            parts = [self._part(name) for name in self.offset_keys()]
+            ahead = self._read_ahead(parts, budget, _FIRST_BYTES)
+        return self._stream(parts, ahead)
 
     def _stream(self, parts: list[Part], ahead: ReadAhead) -> Iterator[tuple[str, torch.Tensor]]:
         self._streams.append(ahead)
@@ -161,10 +168,12 @@ class TensorReader:
             ahead.close()
             self._streams.remove(ahead)
 
-    def _read_ahead(self, parts: list[Part], budget: int | None) -> ReadAhead:
+    def _read_ahead(self, parts: list[Part], budget: int | None, first: int = BATCH_BYTES) -> ReadAhead:
         most = BATCH_BYTES if budget is None else min(BATCH_BYTES, budget // 2)
         device, policy = self._device, self._policy
-        return ReadAhead(batches(parts, most), lambda batch: read_batch(batch, device, policy), budget)
+        # A device is filled by runs alone: parts of several runs pass through host memory.
+        grouped = batches(parts, most, first, runs_only=device.type != "cpu")
+        return ReadAhead(grouped, lambda batch: read_batch(batch, device, policy), budget)
 
     def _planned(self, item: Any) -> Part:
         try:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fastio.errors import quoted
-from fastio.models.part_reads import Part
+from fastio.models.part_batches import Part
 from fastio.models.selection import Selection, select
 
 
@@ -31,9 +31,9 @@ class TensorSlice:
     def __getitem__(self, index: Any) -> torch.Tensor:
         """Read what ``index`` selects, as indexing of the whole tensor would return it, in memory of its own.
 
-        Integers, slices, ``...`` and None read only what they select: rows are read as they are; columns too, if more
-        than 16 KiB lie between the selected parts of two rows, else the rows are read and the rest is dropped. Lists,
-        masks and tensors read the whole tensor first. Raises what torch raises for an index that does not fit.
+        Integers, slices, ``...`` and None read what they select: rows and columns as they are; of columns that are
+        narrower than 512 bytes, in rows shorter than 16 KiB, the rows are read and the rest is dropped. Lists, masks
+        and tensors read the whole tensor first. Raises what torch raises for an index that does not fit.
         """
         part = self._part
         selection = selected(part, index)

@@ -144,7 +144,8 @@ class Capabilities(NamedTuple):
 
     ``formats`` is None for all. ``whole`` names formats for which the tool stands for a library's own save and load
     (``torch`` and ``pt``): the library then saves or loads the whole object. ``automatic`` is False for a tool that
-    dictionaries must not choose. ``direct``: it bypasses the page cache, which saves the processor a copy.
+    dictionaries must not choose. ``direct``: it bypasses the page cache, which saves the processor a copy. ``rows``:
+    tens of thousands of extents, as :class:`fastio.transports.extent_rows.ExtentRows` has, cost it next to nothing.
     """
 
     operations: frozenset[str] = frozenset({SAVE, LOAD})
@@ -154,6 +155,7 @@ class Capabilities(NamedTuple):
     checksums: bool = False
     automatic: bool = True
     direct: bool = False
+    rows: bool = False
 
 
 @runtime_checkable

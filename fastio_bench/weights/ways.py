@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from fastio_bench.weights.models import Model, part
-from fastio_bench.workloads.objects import touch
 
 INTO, SLICES, SMALL, STREAM, SAVE = "into a module", "one rank's slices", "one small tensor", "all, streamed", "save"
 CONVERT = "pt into safetensors"
@@ -88,13 +87,16 @@ def _runai_into(model: Model, folder: Path, module: Any) -> Any:
 
 
 def _safetensors_slices(model: Model, folder: Path, module: Any) -> Found:
+    import torch
+
     safe_open = import_module("safetensors").safe_open
     found = {}
     for path in shards(folder):
         with safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118  # it is no dict
-                found[name] = file.get_slice(name)[part(name, model.shapes[name], _RANK)]
-    touch({name: tensor for name, tensor in found.items() if tensor.is_contiguous()})  # rows are of the mapped file
+                view = file.get_slice(name)[part(name, model.shapes[name], _RANK)]
+                # It is of the mapped file, and nothing was read yet: a rank wants its own part, in memory of its own.
+                found[name] = view.clone(memory_format=torch.contiguous_format)
     return found
 
 

@@ -8,6 +8,9 @@ namespace fastio {
 
 namespace {
 
+// Fields of fastio.transports.extent_rows.Rows that an Extent lacks.
+constexpr Py_ssize_t kRepeats = 7, kStride = 8;
+
 uint64_t number(PyObject* tuple, Py_ssize_t index) {
     unsigned long long value = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(tuple, index));
     if (value == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr) throw nb::python_error();
@@ -34,11 +37,19 @@ void for_each_tuple(nb::handle sequence, Py_ssize_t fields, const Take& take) {
 std::vector<Extent> extents_from(nb::handle sequence) {
     std::vector<Extent> extents;
     extents.reserve(nb::len(sequence));
-    for_each_tuple(sequence, 4, [&](PyObject* item) {
+    nb::object entries = nb::getattr(sequence, "entries", nb::borrow(sequence));
+    for_each_tuple(entries, 4, [&](PyObject* item) {
         int checksum = PyObject_IsTrue(PyTuple_GET_ITEM(item, 3));
         if (checksum < 0) throw nb::python_error();
-        extents.push_back(
-            {number(item, 0), number(item, 1), reinterpret_cast<uint8_t*>(number(item, 2)), checksum == 1});
+        Extent extent{number(item, 0), number(item, 1), reinterpret_cast<uint8_t*>(number(item, 2)), checksum == 1};
+        const bool is_rows = PyTuple_GET_SIZE(item) > kStride;
+        const uint64_t repeats = is_rows ? number(item, kRepeats) : 1;
+        const uint64_t stride = is_rows ? number(item, kStride) : 0;
+        for (uint64_t row = 0; row < repeats; ++row) {
+            extents.push_back(extent);
+            extent.offset += stride;
+            extent.address += extent.nbytes;
+        }
     });
     return extents;
 }

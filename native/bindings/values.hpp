@@ -10,7 +10,8 @@
 
 namespace fastio {
 
-// Convert sequences of fastio.transports.transport.Extent and Patch (any tuples with the same first fields).
+// Convert sequences of fastio.transports.transport.Extent and Patch (any tuples with the same first fields). Of
+// fastio.transports.extent_rows.ExtentRows, a Rows becomes so many extents.
 std::vector<Extent> extents_from(nanobind::handle sequence);
 std::vector<Patch> patches_from(nanobind::handle sequence, size_t extents);
 Span span_from(nanobind::handle span);

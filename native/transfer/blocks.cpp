@@ -6,6 +6,14 @@
 
 namespace fastio {
 
+namespace {
+
+// A shorter gap is read with its neighbours. Measured on a virtual disk: 65,000 requests of 8 KiB a second, or in the
+// time of one, 16 to 37 KiB of large requests.
+constexpr uint64_t kShortestGap = 32 << 10;
+
+}  // namespace
+
 Blocks::Blocks(const Extents& extents, const Span& span, const DirectOptions& options, uint64_t size)
     : extents_(extents),
       span_(span),
@@ -53,12 +61,17 @@ void Blocks::skip_gap() {
     }
 }
 
-// Returns the end of the last extent in [at_, stop), rounded up to the alignment, so that no gap behind it is read.
+// Returns the end of the last extent in [at_, stop) before a gap that is worth a request, rounded up to the alignment:
+// so no byte of that gap, nor of one behind it, is read.
 uint64_t Blocks::without_gap(uint64_t stop) const {
     const auto& all = extents_.all();
-    const size_t index = extents_.first_after(stop - 1);
-    if (index == 0 || (index < all.size() && all[index].offset < stop)) return stop;
-    return std::min(stop, round_up(all[index - 1].end(), options_.alignment));
+    uint64_t end = at_;
+    for (size_t index = extents_.first_after(at_); index < all.size() && all[index].offset < stop; ++index) {
+        if (all[index].nbytes == 0) continue;
+        if (end > at_ && all[index].offset - end >= kShortestGap) break;
+        end = all[index].end();
+    }
+    return std::min(stop, round_up(end, options_.alignment));
 }
 
 }  // namespace fastio

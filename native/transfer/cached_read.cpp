@@ -7,6 +7,7 @@
 #include "memory/populate.hpp"
 #include "transfer/cached.hpp"
 #include "transfer/read_ahead.hpp"
+#include "transfer/read_units.hpp"
 #include "transfer/workers.hpp"
 
 namespace fastio {
@@ -75,26 +76,20 @@ void read_extents(int fd, const Extents& extents, uint64_t begin, uint64_t end, 
 std::vector<uint32_t> cached_read(int fd, const Extents& extents, const Span& span, const CachedReadOptions& options,
                                   Control& control) {
     Checksums checksums(extents.all().size());
-    uint64_t begin = 0;
-    uint64_t end = 0;
-    if (span.address != nullptr) {
-        begin = span.offset;
-        end = span.offset + span.nbytes;
-    } else if (!extents.all().empty()) {
-        begin = extents.all().front().offset;
-        end = extents.all().back().end();
-    }
-    uint64_t first = begin / options.block;
-    uint64_t count = end > begin ? (end - 1) / options.block + 1 - first : 0;
-    std::vector<std::vector<Part>> parts(count);
+    const bool is_span = span.address != nullptr;
+    const std::vector<ReadUnit> units =
+        is_span ? units_of_span(span, options.block) : units_of_extents(extents, options.block);
+    if (units.empty()) return checksums.values();
+    const uint64_t begin = units.front().begin;
+    const uint64_t end = units.back().end;
+    std::vector<std::vector<Part>> parts(units.size());
     const unsigned threads = useful_threads(options.threads, span, end - begin);
-    ReadAhead read_ahead(fd, extents, begin, end, span.address != nullptr);
+    ReadAhead read_ahead(fd, extents, begin, end, is_span);
     ReadAhead* ahead = options.cold && threads == 1 ? &read_ahead : nullptr;
-    run_workers(threads, count, [&](unsigned, uint64_t number) {
+    run_workers(threads, units.size(), [&](unsigned, uint64_t number) {
         control.check();
-        uint64_t from = std::max((first + number) * options.block, begin);
-        uint64_t to = std::min((first + number + 1) * options.block, end);
-        if (span.address != nullptr) {
+        const auto [from, to] = units[number];
+        if (is_span) {
             read_span(fd, extents, span, from, to, ahead, parts[number]);
         } else {
             read_extents(fd, extents, from, to, ahead, parts[number]);

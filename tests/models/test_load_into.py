@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import fastio
+from fastio import dicts
 from objects import DTYPES, same, same_bits, tensor_of
 
 BOTH = pytest.mark.parametrize("atomic", [True, False])
@@ -104,3 +105,14 @@ def test_damage(tmp_path: Path, atomic: bool) -> None:
     with pytest.raises(fastio.CorruptFileError, match=r"a\.pt: record 'y': its 3600 bytes.*CRC-32"):
         fastio.load_into({"x": target, "y": torch.zeros(900)}, path, atomic=atomic)
     assert same_bits(target, torch.zeros(900)) == atomic
+
+
+def test_dictionaries_know_loads_into_used_memory_apart(tmp_path: Path) -> None:
+    """New memory costs as much as a copy: what is learned with it says nothing about memory that is there."""
+    tensors = {"a": torch.randn(300, 100)}
+    fastio.save_file(tensors, tmp_path / "a")
+    for atomic, expected in ((False, "in place"), (True, "safetensors")):
+        dictionary, state = dicts.RDic(), {"a": torch.zeros(300, 100)}
+        fastio.load_into(state, tmp_path / "a", atomic=atomic, policy=dictionary)
+        assert torch.equal(state["a"], tensors["a"])
+        assert {context.format for context in dictionary.tuners} == {expected}

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 import fastio
-from fastio.models.part_reads import Batch, read_batch
+from fastio.models.part_batches import Batch
+from fastio.models.part_reads import read_batch
 
 
 class Model(nn.Module):

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import fastio
-from fastio.models.part_reads import Batch, read_batch
+from fastio.models.part_batches import Batch
+from fastio.models.part_reads import read_batch
 
 MIB = 1 << 20
 
@@ -57,9 +58,24 @@ def test_tensors_come_in_file_order_with_their_values(tmp_path: Path, budget: An
 def test_neighbours_are_read_together_on_another_thread(tmp_path: Path, reads: list[tuple[int, int, bool]]) -> None:
     everything = save_two(tmp_path)
     with fastio.safe_open(files(tmp_path)) as file:
-        assert len(list(file.tensors())) == len(everything)
+        file.prefetch(everything)
+        assert all(torch.equal(file.get_tensor(name), tensor) for name, tensor in everything.items())
     assert len(reads) == 2  # one for each file
     assert sum(parts for parts, *_ in reads) == len(everything)
+
+
+def test_a_stream_begins_with_a_small_transfer_and_grows(tmp_path: Path, reads: list[tuple[int, int, bool]]) -> None:
+    """The first tensor waits for no more than 2 MiB, and later transfers are large."""
+    everything = save_two(tmp_path, large=200)  # 50 MiB in a file
+    with fastio.safe_open(files(tmp_path)) as file:
+        for number, (name, tensor) in enumerate(file.tensors()):
+            assert torch.equal(tensor, everything[name])
+            if number == 0:
+                assert reads[0][1] <= 2 * MIB
+    sizes = [nbytes for _, nbytes, _ in reads]
+    assert all(later <= 4 * max(sizes[:place]) + MIB for place, later in enumerate(sizes) if place)
+    assert max(sizes) > 30 * MIB
+    assert len(sizes) <= 7
 
 
 def test_no_more_than_the_budget_is_read_ahead(tmp_path: Path, reads: list[tuple[int, int, bool]]) -> None:

@@ -134,17 +134,23 @@ def test_a_large_tensor_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_bytes_that_are_read() -> None:
-    """Rows: their bytes only. Columns: whole rows if less than 16 KiB lies between them, else their bytes only."""
+    """Rows and columns: their bytes only. Narrow columns of short rows: whole rows."""
     rows = select((1000, 4096), slice(10, 20))
     assert rows is not None
     assert rows.is_contiguous
-    assert blocks(rows, 2) == ([40_960], 40_960, [])
-    narrow = select((100, 4096), (slice(None), slice(0, 1024)))
+    assert blocks(rows, 2) == ([40_960], 1, 40_960, 40_960, [])
+    columns = select((100, 4096), (slice(None), slice(1024, 2048)))
+    assert columns is not None
+    assert blocks(columns, 2) == ([1024], 100, 4096, 1024, [])
+    narrow = select((100, 4096), (slice(None), slice(0, 128)))
     assert narrow is not None
-    assert blocks(narrow, 2) == ([0], 99 * 4096 + 1024, [(100, 4096), (1024, 1)])
-    wide = select((100, 65_536), (slice(None), slice(1024, 2048)))
-    assert wide is not None
-    assert blocks(wide, 2) == ([1024 + 65_536 * row for row in range(100)], 1024, [])
+    assert blocks(narrow, 2) == ([0], 1, 99 * 4096 + 128, 99 * 4096 + 128, [(100, 4096), (128, 1)])
+    apart = select((100, 65_536), (slice(None), slice(1024, 1152)))
+    assert apart is not None
+    assert blocks(apart, 2) == ([1024], 100, 65_536, 128, [])
+    cube = select((3, 5, 4096), (slice(1, 3), slice(0, 5, 2), slice(0, 1024)))
+    assert cube is not None
+    assert blocks(cube, 2) == ([5 * 4096, 2 * 5 * 4096], 3, 2 * 4096, 1024, [])
 
 
 def test_pieces_are_the_selection_in_order() -> None:
