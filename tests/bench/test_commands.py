@@ -184,6 +184,7 @@ class TestCommands:
         assert [sample["tool"] for sample in told["samples"]] == ["write"]
         assert not list(work.iterdir())
 
+    @pytest.mark.usefixtures("forked_children")
     def test_peers_writes_every_sample(self, disk: Path) -> None:
         out, work = disk / "out", disk / "work"
         work.mkdir()
