@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import settings
 
-import warm_python
 from faults import Server, build_shim
 
 pytest_plugins = ["accelerators"]
@@ -82,12 +81,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Iterator[
     folder = tmp_path_factory.mktemp("server")
     with Server(folder, build_shim(compiler, folder)) as running:
         yield running
-
-
-@pytest.fixture
-def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """fastio-bench forks its children from a process that has imported torch, instead of starting them."""
-    warm_python.fork_children_of_bench(monkeypatch)
 
 
 @pytest.fixture

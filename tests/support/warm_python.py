@@ -39,7 +39,7 @@ _IMPORTED = (
 _SERVE = "import sys; sys.path[:] = {path!r}; import warm_python; warm_python.serve({fd})"
 
 
-class WarmPopen(subprocess.Popen):  # type: ignore[type-arg]
+class WarmPopen(subprocess.Popen):
     """``subprocess.Popen`` of ``[sys.executable, "-c", code, *arguments]``, forked; it leads a session of its own."""
 
     def _execute_child(
@@ -98,7 +98,7 @@ class _Forking:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-P", "-c", _SERVE.format(path=sys.path, fd=other.fileno())]
+        command = [sys.executable, "-c", _SERVE.format(path=sys.path, fd=other.fileno())]
         more = {"OPENBLAS_NUM_THREADS": "1"}  # importing numpy must not start threads in a process that forks
         self._process = subprocess.Popen(
             command,
@@ -204,7 +204,7 @@ def _become(request: dict[str, Any], descriptors: list[int], leads: int) -> None
     except BaseException:
         traceback.print_exc()
     finally:
-        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+        threading._shutdown()  # waits for threads
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
