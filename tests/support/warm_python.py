@@ -82,6 +82,18 @@ class WarmPopen(subprocess.Popen):
         return self.returncode
 
 
+def run(code: str, *arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
+    """Run the code in a forked process. It is killed if it does not end within ``timeout`` seconds."""
+    command = [sys.executable, "-c", code, *arguments]
+    with WarmPopen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            said, complaint = child.communicate(timeout=timeout)
+        except BaseException:
+            child.kill()
+            raise
+    return subprocess.CompletedProcess(command, child.returncode, said, complaint)
+
+
 def fork_children_of_bench(patch: pytest.MonkeyPatch) -> None:
     """Let fastio-bench fork the Python processes that it starts by ``fastio_bench.harness.children``."""
 
