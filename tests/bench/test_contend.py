@@ -29,6 +29,7 @@ from fastio_bench.peers import compare
 from fastio_bench.report.table import MEASURED
 from fastio_bench.workloads import objects
 from fastio_bench.workloads.training_models import Size
+from warm_python import WarmPopen
 
 MIB = 1 << 20
 CORE = min(os.sched_getaffinity(0))
@@ -367,10 +368,10 @@ class TestCommand:
         assert seen[seen.index("watch") : -1] == ["watch", "hold", "release", "hold"] * calls
 
     def test_ctrl_c_leaves_no_files_and_no_children(self, tmp_path: Path) -> None:
-        code = "from fastio_bench.contend.command import contend; contend()"
+        code = "import os; os.sync = lambda: None; from fastio_bench.contend.command import contend; contend()"
         command = [sys.executable, "-c", code, "--quick", "--rounds", "1000", "--dir", str(tmp_path)]
         pipe = subprocess.PIPE
-        child = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+        child = WarmPopen(command, stdout=pipe, stderr=pipe, text=True)
         saving, children = threading.Event(), Path(f"/proc/{child.pid}/task/{child.pid}/children")
         while child.poll() is None and not list(tmp_path.glob("*/saving")):
             saving.wait(0.01)
