@@ -21,7 +21,7 @@ TRUTH_TESTS = (
     "formats/test_pickler.py",
     "transports/test_no_gpu_queries.py",
     "transports/test_dali.py",
-    "bench/test_gpu_scripts.py",
+    "bench/gpu/test_scripts.py",
 )
 """The files of tests that the first command runs."""
 LATER_TESTS = ("hybrid/test_device.py", "transports/test_gds.py", "nvme/test_gpu_memory.py")

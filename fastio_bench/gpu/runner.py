@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tarfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,31 +79,55 @@ def _run_item(item: Item, seconds: float, out: Path, folder: Path, environment: 
 
 def _status(item: Item, seconds: float, folder: Path, log: Any, environment: Mapping[str, str]) -> int | str:
     """The exit status of an item, negative for a signal, or the reason why there is none."""
+    child = None
     try:
-        child = subprocess.Popen(
-            item.command,
-            cwd=folder,
-            env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        with _signals_delayed():  # a child that was started and not recorded would outlive this process
+            child = subprocess.Popen(
+                item.command,
+                cwd=folder,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return _ended(child, seconds)
     except OSError as error:
         return f"not started: {error}"
-    try:
-        return child.wait(seconds)
-    except subprocess.TimeoutExpired:
-        for number, patience in ((signal.SIGINT, _INTERRUPTED_S), (signal.SIGABRT, _DYING_S)):
-            _signal(child, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(patience)
-                break
-        return f"ended after its {seconds:.0f} s"
     finally:
-        _signal(child, signal.SIGKILL)  # its descendants too
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a process inside the driver may not die
-            child.wait(_DYING_S)
+        if child is not None:
+            _signal(child, signal.SIGKILL)  # its descendants too
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a process inside the driver may not die
+                child.wait(_DYING_S)
+
+
+def _ended(child: subprocess.Popen[bytes], seconds: float) -> int | str:
+    """Wait for the child for that long; then interrupt and abort it."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return child.wait(seconds)
+    for number, patience in ((signal.SIGINT, _INTERRUPTED_S), (signal.SIGABRT, _DYING_S)):
+        _signal(child, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(patience)
+            break
+    return f"ended after its {seconds:.0f} s"
+
+
+@contextlib.contextmanager
+def _signals_delayed() -> Iterator[None]:
+    """Delay SIGINT and SIGTERM to the end of the block."""
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for again in came:
+        signal.raise_signal(again)
 
 
 def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:

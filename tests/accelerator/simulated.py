@@ -40,7 +40,6 @@ _DEFAULTS: dict[str, float] = {
     "peer_bandwidth": 0.0,
     "host_access_bandwidth": 0.0,
     "latency": 0.0,
-    "compute_factor": 1.0,
     "compute_bandwidth": 0.0,
     "memory_limit": float(16 << 30),
 }
@@ -85,7 +84,6 @@ def configure(
     peer_bandwidth: float | None = None,
     host_access_bandwidth: float | None = None,
     latency: float | None = None,
-    compute_factor: float | None = None,
     compute_bandwidth: float | None = None,
     memory_limit: int | None = None,
 ) -> None:
@@ -93,9 +91,8 @@ def configure(
 
     ``copy_bandwidth`` is that of copies to the device and of copies to the host; each way has an engine of its own.
     ``host_access_bandwidth`` is that of kernels that read or write host memory in place (`host_view`).
-    A kernel takes ``compute_factor`` times as long as on the CPU, and no less than the bytes that it reads and writes
-    take at ``compute_bandwidth``. More than ``memory_limit`` bytes raise
-    `torch.OutOfMemoryError`.
+    A kernel takes as long as on the CPU, and no less than the bytes that it reads and writes take at
+    ``compute_bandwidth``. More than ``memory_limit`` bytes raise `torch.OutOfMemoryError`.
     """
     given = {
         "to_device_bandwidth": copy_bandwidth if to_device_bandwidth is None else to_device_bandwidth,
@@ -103,7 +100,6 @@ def configure(
         "peer_bandwidth": peer_bandwidth,
         "host_access_bandwidth": host_access_bandwidth,
         "latency": latency,
-        "compute_factor": compute_factor,
         "compute_bandwidth": compute_bandwidth,
         "memory_limit": memory_limit,
     }

@@ -69,9 +69,11 @@ def test_pinned_memory_is_not_reused_before_its_copies_ended() -> None:
     assert torch.empty(4 * MIB, dtype=torch.uint8, pin_memory=True).data_ptr() == address
 
 
-def test_bandwidth_and_latency_are_those_that_were_set() -> None:
+@pytest.mark.parametrize("modelled", [False, True])
+def test_bandwidth_and_latency_are_those_that_were_set(modelled: bool) -> None:
     simulated.configure_execution("never")
     simulated.configure(0, to_device_bandwidth=400e6, to_host_bandwidth=200e6, latency=0.002)
+    simulated.configure_time(modelled)
     host = bytes_of(3).pin_memory()
     device = torch.empty_like(host, device=DEVICE)
     started = time.perf_counter()
@@ -80,21 +82,22 @@ def test_bandwidth_and_latency_are_those_that_were_set() -> None:
         host.copy_(device, non_blocking=True)
     torch.simulated.synchronize()
     seconds = time.perf_counter() - started
-    copies = simulated.trace()
-    for copy in copies:
-        expected = 0.002 + 4 * MIB / (400e6 if copy.engine == "to_device" else 200e6)
-        assert expected - 1e-6 <= copy.ended - copy.started < expected + 0.02
-    total = 3 * (0.004 + 4 * MIB / 400e6 + 4 * MIB / 200e6)
-    assert total <= seconds < total + 0.05
+    expected = [0.002 + 4 * MIB / 400e6, 0.002 + 4 * MIB / 200e6] * 3
+    took = [copy.ended - copy.started for copy in simulated.trace()]
+    if modelled:
+        assert took == pytest.approx(expected, abs=1e-6)
+    else:  # a loaded machine takes longer
+        assert all(one >= least - 1e-6 for one, least in zip(took, expected, strict=True))
+        assert seconds >= sum(expected)
 
 
 def test_each_direction_has_an_engine_and_copies_overlap_compute() -> None:
     simulated.configure_execution("never")
-    simulated.configure(0, copy_bandwidth=100e6, compute_factor=1)
+    simulated.configure(0, copy_bandwidth=100e6, compute_bandwidth=300e6)
+    simulated.configure_time(True, call_seconds=0.001)
     up, down = bytes_of(4).pin_memory(), torch.empty(4 * MIB, dtype=torch.uint8, pin_memory=True)
     device = torch.empty_like(up, device=DEVICE), torch.zeros(4 * MIB, dtype=torch.uint8, device=DEVICE)
     x = torch.ones(256, 256, device=DEVICE)
-    x @ x  # the first meta kernel imports much
     torch.simulated.synchronize()
     before = len(simulated.trace())
     streams = torch.simulated.Stream(), torch.simulated.Stream()
@@ -108,34 +111,26 @@ def test_each_direction_has_an_engine_and_copies_overlap_compute() -> None:
     works = simulated.trace()[before:]
     one, other = (next(work for work in works if work.engine == engine) for engine in ("to_device", "to_host"))
     assert min(one.ended, other.ended) - max(one.started, other.started) > 0.03
-    assert simulated.overlapped_bytes(works)[0] > 4 * MIB
+    assert simulated.overlapped_bytes(works)[0] > 7 * MIB
 
-    simulated.reset()  # two copies in one direction share its engine
-    simulated.configure(0, copy_bandwidth=100e6)
-    for stream in streams:
+    before = len(works) + before  # two copies in one direction share its engine
+    for stream, target in zip(streams, device, strict=True):
         with torch.simulated.stream(stream):
-            device[0][: 2 * MIB].copy_(up[: 2 * MIB], non_blocking=True)
-        torch.simulated.current_stream().wait_stream(stream)
-        streams[1].wait_stream(streams[0])
+            target.copy_(up, non_blocking=True)
     torch.simulated.synchronize()
-    one, other = simulated.trace()
+    one, other = sorted(simulated.trace()[before:], key=lambda work: work.started)
     assert other.started >= one.ended
 
 
-def test_compute_is_slowed_by_the_factor() -> None:
+def test_a_kernel_takes_at_least_its_bytes_at_the_compute_bandwidth() -> None:
     simulated.configure_execution("never")
-    x = torch.ones(300, 300, device=DEVICE)
-
-    def seconds() -> float:
-        simulated._OPS.reset()
-        for _ in range(5):
-            x @ x
-        torch.simulated.synchronize()
-        return min(work.ended - work.started for work in simulated.trace())
-
-    plain = seconds()
-    simulated.configure(0, compute_factor=20)
-    assert seconds() > 8 * plain
+    simulated.configure(0, compute_bandwidth=100e6)
+    x = torch.ones(MIB, device=DEVICE)
+    torch.simulated.synchronize()
+    started = time.perf_counter()
+    x.neg()
+    torch.simulated.synchronize()
+    assert time.perf_counter() - started >= 8 * MIB / 100e6
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

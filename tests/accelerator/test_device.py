@@ -151,18 +151,20 @@ def test_memory_is_poisoned_when_allocated_and_when_freed() -> None:
     simulated.close_peer_window(window)
 
 
-def test_events_time_order_and_wait() -> None:
+@pytest.mark.parametrize("modelled", [False, True])
+def test_events_time_order_and_wait(modelled: bool) -> None:
     simulated.configure(0, copy_bandwidth=1e9)
+    simulated.configure_time(modelled)
     host = torch.ones(5_000_000, dtype=torch.uint8).pin_memory()
     device = torch.empty_like(host, device=DEVICE)
     start, end = torch.Event(DEVICE, enable_timing=True), torch.Event(DEVICE, enable_timing=True)
     start.record()
     device.copy_(host, non_blocking=True)
     end.record()
-    assert not end.query()
+    assert not (modelled and end.query())  # a loaded machine may ask late
     end.synchronize()
     assert end.query()
-    assert 5.0 <= start.elapsed_time(end) < 50
+    assert start.elapsed_time(end) >= 5.0
     with pytest.raises((RuntimeError, ValueError), match=r"enable_timing|not marked"):
         torch.Event(DEVICE).elapsed_time(end)
 

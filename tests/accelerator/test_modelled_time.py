@@ -62,7 +62,7 @@ def test_the_host_sees_a_work_end_at_its_time() -> None:
     x.neg()
     torch.simulated.synchronize()
     one, other, last = simulated.trace()[begin:]
-    assert asked * CALL_S == pytest.approx(one.ended - one.issued, abs=CALL_S)
+    assert asked * CALL_S == pytest.approx(one.ended - one.issued, abs=1.5 * CALL_S)  # rounding may cost a call
     assert other.issued == pytest.approx(one.issued + (asked + 1) * CALL_S)
     assert last.issued == pytest.approx(other.ended + CALL_S)
 

@@ -1,4 +1,4 @@
-"""Compares fastio's saves and loads with torch's: thousands of examples, in four kinds of processes.
+"""Compares fastio's saves and loads with torch's: over a thousand examples, in four kinds of processes.
 
 ``make differential`` runs more of them; see ``differential``.
 """
@@ -23,7 +23,7 @@ from differential.kinds import KINDS
 from differential.outcomes import Neighbours, Outcome
 
 SEED = 20261125
-EXAMPLES = 2000  # of all kinds together
+EXAMPLES = 1200  # of all kinds together
 
 
 @pytest.fixture(scope="module")

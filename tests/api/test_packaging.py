@@ -60,7 +60,8 @@ def built(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("copy") / "source"
     ignored = shutil.ignore_patterns(".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis")
     shutil.copytree(repository, copy, symlinks=True, ignore=ignored)
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", copy / "dist", copy, cwd=copy.parent)
+    quick = "--config-setting=cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0"  # half of the compiler's time
+    run(sys.executable, "-m", "build", "--no-isolation", quick, "--outdir", copy / "dist", copy, cwd=copy.parent)
     return copy / "dist"
 
 

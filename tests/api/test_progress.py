@@ -49,7 +49,10 @@ def test_save_and_load_draw_a_bar_with_the_bytes(tmp_path: Path, capsys: pytest.
     assert "167.8/167.8 MB" in said
 
 
-def test_short_checkpoint_saves_draw_no_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_short_checkpoint_saves_draw_no_bar(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastio.checkpoint.delayed_progress._SECONDS", 3600.0)
     with Checkpointer(tmp_path, progress=True) as checkpointer:
         for step in range(3):
             checkpointer.save(step, {"tensor": torch.ones(3)})

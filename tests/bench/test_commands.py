@@ -31,6 +31,7 @@ from fastio_bench.peers import catalogue, compare
 from fastio_bench.tools import tune
 from fastio_bench.workloads import objects
 from fastio_bench.workloads.models import MODELS
+from warm_python import WarmPopen
 
 LOADS = (compare.COLD, compare.WARM)
 # A subcommand whose files take a moment to remove; its work ends with its input, or by a signal.
@@ -184,6 +185,7 @@ class TestCommands:
         assert [sample["tool"] for sample in told["samples"]] == ["write"]
         assert not list(work.iterdir())
 
+    @pytest.mark.usefixtures("forked_children")
     def test_peers_writes_every_sample(self, disk: Path) -> None:
         out, work = disk / "out", disk / "work"
         work.mkdir()
@@ -238,12 +240,13 @@ class TestCommands:
         out, work = disk / "out", disk / "work"
         work.mkdir()
         program = (
+            "import os; os.sync = lambda: None\n"  # as all tests here
             "from fastio_bench.io import cost_probe, sweep\n"
             "cost_probe.BATCHES, sweep.QUICK_BATCHES = (1, 2), (2, 1)\n"
             "from fastio_bench.cli import main; main()"
         )
         with open(disk / "complaints", "w+") as complaints:
-            child = subprocess.Popen(
+            child = WarmPopen(
                 [sys.executable, "-c", program, *arguments, "--dir", str(work), "--out", str(out)],
                 stdout=subprocess.PIPE,
                 stderr=complaints,

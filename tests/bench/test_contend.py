@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from fastio_bench.peers import compare
 from fastio_bench.report.table import MEASURED
 from fastio_bench.workloads import objects
 from fastio_bench.workloads.training_models import Size
+from warm_python import WarmPopen
 
 MIB = 1 << 20
 CORE = min(os.sched_getaffinity(0))
@@ -59,14 +61,18 @@ def gone(pid: int) -> bool:
         return True
 
 
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait until it is so, or fail."""
+    for _ in range(_PATIENCE):
+        if is_so():
+            return
+        time.sleep(0.01)
+    pytest.fail("it never was so")
+
+
 def wait_until_gone(pids: list[int]) -> None:
     """Wait until all have ended, or fail."""
-    pause = threading.Event()
-    for _ in range(_PATIENCE):
-        if all(map(gone, pids)):
-            return
-        pause.wait(0.01)
-    pytest.fail(f"of {pids} {[pid for pid in pids if not gone(pid)]} are alive")
+    wait_until(lambda: all(map(gone, pids)))
 
 
 class TestThrottle:
@@ -137,13 +143,14 @@ class TestLatency:
 class TestBandwidthLoads:
     def test_pauses_until_a_pace_is_set(self, small_loads: BandwidthLoads) -> None:
         assert small_loads.watched(0.05).moved == 0
+        began, before = time.perf_counter(), small_loads.begin()
         small_loads.pace(400 * MIB)
-        own = small_loads.watched(0.3)
-        assert 0 < own.moved <= 400 * MIB * (own.seconds + 0.06) + 2 * bandwidth_load.TRAFFIC
-        assert sum(own.took) * bandwidth_load.TRAFFIC == own.moved
+        wait_until(lambda: (small_loads.reading() - before).moved > 100 * MIB)
         small_loads.pace(0)
-        small_loads.watched(0.05)  # it finishes its chunk
-        assert small_loads.watched(0.05).moved == 0
+        wait_until(lambda: small_loads.watched(0.05).moved == small_loads.watched(0.05).moved == 0)
+        own = small_loads.reading() - before
+        assert own.moved <= 400 * MIB * (time.perf_counter() - began) + 2 * bandwidth_load.TRAFFIC
+        assert sum(own.took) * bandwidth_load.TRAFFIC == own.moved
 
     def test_does_not_catch_up_delay_from_before_begin(self, small_loads: BandwidthLoads) -> None:
         pace = 1600 * MIB
@@ -153,16 +160,24 @@ class TestBandwidthLoads:
             os.kill(small_loads.pids[0], signal.SIGSTOP)
             threading.Event().wait(0.1)
             os.kill(small_loads.pids[0], signal.SIGCONT)
-            before = small_loads.begin()
+            began, before = time.perf_counter(), small_loads.begin()
             threading.Event().wait(0.2)
-            own = small_loads.reading() - before
-            assert own.moved <= pace * own.seconds + 2 * bandwidth_load.TRAFFIC
+            moved = (small_loads.reading() - before).moved
+            assert moved <= pace * (time.perf_counter() - began) + 2 * bandwidth_load.TRAFFIC
 
-    def test_infinite_pace_has_no_limit(self, small_loads: BandwidthLoads, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(bandwidth_loads, "_WINDOW", 0.1)
-        limit = small_loads.limit()
-        assert limit > 400 * MIB  # less than any machine's bandwidth
-        assert small_loads.watched(0.05).moved == 0
+    def test_limit_is_the_median_rate_at_an_infinite_pace(
+        self, small_loads: BandwidthLoads, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rates, paces = iter([3, 1, 2]), []
+
+        def watched(seconds: float) -> Traffic:
+            paces.append(small_loads._slots[0].target)
+            return Traffic(seconds, round(next(rates) * seconds * MIB), ())
+
+        monkeypatch.setattr(small_loads, "watched", watched)
+        assert small_loads.limit() == 2 * MIB
+        paces.append(small_loads._slots[0].target)
+        assert paces == [math.inf] * 3 + [0]
 
     def test_is_bound_to_its_core(self, small_loads: BandwidthLoads) -> None:
         (pid,) = small_loads.pids
@@ -353,10 +368,10 @@ class TestCommand:
         assert seen[seen.index("watch") : -1] == ["watch", "hold", "release", "hold"] * calls
 
     def test_ctrl_c_leaves_no_files_and_no_children(self, tmp_path: Path) -> None:
-        code = "from fastio_bench.contend.command import contend; contend()"
+        code = "import os; os.sync = lambda: None; from fastio_bench.contend.command import contend; contend()"
         command = [sys.executable, "-c", code, "--quick", "--rounds", "1000", "--dir", str(tmp_path)]
         pipe = subprocess.PIPE
-        child = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+        child = WarmPopen(command, stdout=pipe, stderr=pipe, text=True)
         saving, children = threading.Event(), Path(f"/proc/{child.pid}/task/{child.pid}/children")
         while child.poll() is None and not list(tmp_path.glob("*/saving")):
             saving.wait(0.01)

@@ -27,6 +27,7 @@ from fastio_bench.peers import compare
 from fastio_bench.report.table import MEASURED, PAPER
 from fastio_bench.workloads import objects, shapes
 from fastio_bench.workloads.models import MODELS
+from warm_python import WarmPopen
 
 MIB = 1 << 20
 TOY = objects.model("toy")
@@ -183,6 +184,7 @@ class TestRuns:
 
 
 class TestCommand:
+    @pytest.mark.usefixtures("forked_children")
     def test_command_saves_and_loads_with_every_tool(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(runs, "_LEARNING", 1)
         result = invoke("--model", "toy", "--rounds", 1, "--json", "--dir", disk)
@@ -205,11 +207,9 @@ class TestCommand:
 
     def test_ctrl_c_leaves_no_files_and_no_children(self, disk: Path) -> None:
         # Whoever runs the tests in the background of a shell hands an ignored SIGINT on to them.
-        code = "from fastio_bench.model.command import model; model()"
+        code = "import os; os.sync = lambda: None; from fastio_bench.model.command import model; model()"
         command = [sys.executable, "-c", code, "--model", "mobilenet-v3-small", "--rounds", "1000", "--dir", str(disk)]
-        child = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
+        child = WarmPopen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         saving = threading.Event()
         while child.poll() is None and not list(disk.glob("*/saving")):
             saving.wait(0.01)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -141,6 +137,7 @@ class TestChild:
             training_child.train(job(tmp_path), {"PYTHONHOME": str(tmp_path)})
         assert not isinstance(raised.value, training_child.OutOfMemoryError)
 
+    @pytest.mark.usefixtures("forked_children")
     def test_out_of_memory_is_detected(self, tmp_path: Path) -> None:
         with pytest.raises(training_child.OutOfMemoryError, match=r"allocate|memory|alloc"):
             training_child.train(job(tmp_path, memory_limit=4 * MIB, batch=64), training_child.EXACT_MEMORY)
@@ -162,15 +159,6 @@ class TestChild:
         assert is_out_of_memory(error) is lack
 
 
-def runs_with(parent: int, argument: str) -> bool:
-    """Whether a child of the process has the text in its arguments."""
-    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-        with contextlib.suppress(OSError):
-            if argument in Path(f"/proc/{child}/cmdline").read_text():
-                return True
-    return False
-
-
 class TestComparison:
     @pytest.fixture
     def jobs(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Job]]:
@@ -187,6 +175,7 @@ class TestComparison:
         yield done
         torch.set_num_threads(threads)
 
+    @pytest.mark.usefixtures("forked_children")
     @pytest.mark.slow
     def test_comparison_reports_equal_gradients(self, tmp_path: Path) -> None:
         # Less than a step's tensors: backward overtakes writes that wait, and a larger budget may let all of them wait.
@@ -291,6 +280,7 @@ class TestComparison:
     def test_sizes_accept_units(self) -> None:
         assert "'much' is no size" in invoke("--budget", "much", status=2).output
 
+    @pytest.mark.usefixtures("forked_children")
     @pytest.mark.slow
     def test_failed_way_is_reported_and_others_continue(self, tmp_path: Path) -> None:
         ways = {"all": {**SETTINGS, "codec": "teleport"}, training_ways.TORCH: {}}
@@ -317,23 +307,22 @@ class TestComparison:
         assert compare.largest_difference(one, other) == 0.25
         assert compare.largest_difference(one, one) == 0
 
-    @pytest.mark.slow
-    def test_ctrl_c_keeps_samples_and_leaves_no_files(self, tmp_path: Path) -> None:
+    def test_ctrl_c_keeps_samples_and_leaves_no_files(
+        self, tmp_path: Path, jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         out, work = tmp_path / "out", tmp_path / "work"
         work.mkdir()
-        command = [sys.executable, "-c", "from fastio_bench.cli import main; main()", "offload"]
-        more = [*small("mlp", "--steps", 100_000, "--dir", work, "--out", out)]
-        child = subprocess.Popen([*command, *map(str, more)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        pause = threading.Event()
-        # The runs for memory, of a step each, are over when one begins that has them all.
-        while child.poll() is None and not runs_with(child.pid, '"steps": 100000'):
-            pause.wait(0.01)
-        child.send_signal(signal.SIGINT)
-        said, complaint = child.communicate()
-        assert child.returncode == 130, complaint
-        told = json.loads(said)
+        train = training_child.train
+
+        def interrupted(job: Job, environment: dict[str, str] | None = None) -> Run:
+            if len(jobs) == 4:  # dictionaries have learned, and three ways have run for memory
+                signal.raise_signal(signal.SIGINT)
+            return train(job, environment)
+
+        monkeypatch.setattr(training_child, "train", interrupted)
+        told = json.loads(invoke(*small("mlp", "--dir", work, "--out", out), status=130).stdout)
         assert told["interrupted"]
-        assert [run["way"] for run in told["findings"]["runs"]][:3] == ["plain", "all", "fastensor"]
+        assert [run["way"] for run in told["findings"]["runs"]] == ["plain", "all", "fastensor"]
         assert json.loads((out / "offload-mlp.json").read_text())["interrupted"]
         assert not list(work.iterdir())
 
@@ -428,6 +417,7 @@ class TestDepth:
             next(search)
         assert not list(tmp_path.iterdir())
 
+    @pytest.mark.usefixtures("forked_children")
     @pytest.mark.slow
     def test_offload_trains_deeper_in_the_same_memory(self, tmp_path: Path) -> None:
         limit = ("--memory-limit", "64MiB", "--budget", "8MiB", "--quick")

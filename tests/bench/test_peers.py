@@ -69,6 +69,7 @@ def installed(name: str) -> Peer:
     return found
 
 
+@pytest.mark.usefixtures("forked_children")
 @pytest.mark.parametrize(
     "workload", [objects.one_tensor(1), pytest.param(SMALL, marks=pytest.mark.slow)], ids=lambda w: w.kind
 )
@@ -287,6 +288,7 @@ def test_object_is_adopted_once(disk: Path) -> None:
     assert len(given) == 1
 
 
+@pytest.mark.usefixtures("forked_children")
 @pytest.mark.slow
 def test_every_transport_is_a_peer_by_name(disk: Path) -> None:
     workload = objects.one_tensor(1)

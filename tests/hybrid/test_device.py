@@ -1,16 +1,15 @@
-"""Hybrid on a GPU: the order of its copies on simulated streams, and training on a real GPU."""
+"""Hybrid on a device: the order of its copies, and training on a GPU."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import simulated
 from accelerators import DEVICE, torch_module
 from fastio import devices
 from fastio.hybrid import Hybrid, HybridError
@@ -20,104 +19,50 @@ from hybrid_training import MODELS, PLANNERS, adamw, batch
 
 gpu = pytest.mark.gpu
 
-# Simulated streams: queued work runs when it is waited for, after the work that it waits for.
-
-
-class Stream:
-    def __init__(self, device: Any = None) -> None:
-        self.queue: list[Any] = []
-
-    def put(self, work: Any) -> None:
-        self.queue.append(work)
-
-    def run(self, until: int) -> None:
-        for number in range(until):
-            work, self.queue[number] = self.queue[number], None
-            if work is not None:
-                work()
-
-    def wait_stream(self, other: Stream) -> None:
-        self.wait_event(other.record_event())
-
-    def wait_event(self, event: Event) -> None:
-        self.put(event.synchronize)
-
-    def record_event(self) -> Event:
-        return Event(self, len(self.queue))
-
-    def synchronize(self) -> None:
-        self.run(len(self.queue))
-
-
-class Event:
-    def __init__(self, stream: Stream, position: int) -> None:
-        self._stream, self._position = stream, position
-
-    def synchronize(self) -> None:
-        self._stream.run(self._position)
+# The order of copies and kernels, on the simulated accelerator: works run when the host waits for them
 
 
 @pytest.fixture
-def compute(monkeypatch: pytest.MonkeyPatch) -> Stream:
-    """The current stream; non-blocking copies are queued on the selected stream."""
-    current = [Stream()]
-
-    @contextmanager
-    def chosen(stream: Stream) -> Iterator[None]:
-        current.append(stream)
-        yield
-        current.pop()
-
-    def copy(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-        if non_blocking:
-            current[-1].put(lambda: copy_now(self, source))
-            return self
-        return copy_now(self, source)
-
-    copy_now = torch.Tensor.copy_
-    monkeypatch.setattr(torch.Tensor, "copy_", copy)
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "stream", chosen)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: current[-1])
-    return current[0]
+def memory() -> device_memory.AcceleratorMemory:
+    simulated.configure_execution("always")
+    return device_memory.AcceleratorMemory(devices.of("simulated"), torch.device("simulated:0"))
 
 
-def cuda() -> device_memory.AcceleratorMemory:
-    return device_memory.AcceleratorMemory(devices.of("cuda"), torch.device("cuda:0"))
-
-
-def test_compute_waits_for_copies_to_the_device_and_they_wait_for_earlier_kernels(compute: Stream) -> None:
-    host, device = torch.arange(4.0), torch.zeros(4)
-    compute.put(lambda: device.fill_(7))  # an earlier kernel that still uses the memory
-    arrival = cuda().copy_to_device(device, host)
-    seen: list[list[float]] = []
+@pytest.mark.simulated
+def test_compute_waits_for_copies_to_the_device_and_they_wait_for_earlier_kernels(
+    memory: device_memory.AcceleratorMemory,
+) -> None:
+    host, device = torch.arange(4.0).pin_memory(), torch.zeros(4, device="simulated")
+    device.fill_(7)  # an earlier kernel that still uses the memory
+    arrival = memory.copy_to_device(device, host)
     arrival.wait()
-    assert device.tolist() == [0, 0, 0, 0], "the host does not wait"
-    compute.put(lambda: seen.append(device.tolist()))
-    compute.synchronize()
-    assert seen == [[0, 1, 2, 3]]
+    assert simulated.trace() == [], "the host does not wait"
+    seen = device.clone()
+    assert seen.tolist() == [0, 1, 2, 3]
 
 
-def test_host_waits_for_copies_to_the_host_and_they_wait_for_their_kernel(compute: Stream) -> None:
-    host, device = torch.zeros(4), torch.zeros(4)
-    compute.put(lambda: device.fill_(5))
-    arrival = cuda().copy_to_host(host, device)
+@pytest.mark.simulated
+def test_host_waits_for_copies_to_the_host_and_they_wait_for_their_kernel(
+    memory: device_memory.AcceleratorMemory,
+) -> None:
+    host, device = torch.zeros(4).pin_memory(), torch.zeros(4, device="simulated")
+    device.fill_(5)
+    arrival = memory.copy_to_host(host, device)
     assert host.tolist() == [0, 0, 0, 0]
     arrival.wait()
     assert host.tolist() == [5, 5, 5, 5]
 
 
-def test_synchronize_ends_all_reads_of_parameters(compute: Stream) -> None:
-    side = cuda()
-    host, device = torch.ones(2), torch.zeros(2)
-    kernels: list[float] = []
-    side.copy_to_device(device, host)
-    compute.put(lambda: kernels.append(host.sum().item()))
-    side.synchronize()
+@pytest.mark.simulated
+def test_synchronize_ends_all_reads_of_parameters(memory: device_memory.AcceleratorMemory) -> None:
+    host, device = torch.ones(2).pin_memory(), torch.zeros(2, device="simulated")
+    memory.copy_to_device(device, host)
+    read_in_place = simulated.host_view(host) * 2
+    memory.synchronize()
     host.fill_(9)
+    torch.simulated.synchronize()
     assert device.tolist() == [1, 1]
-    assert kernels == [2]
+    assert read_in_place.tolist() == [2, 2]
 
 
 class OnGpu(torch.Tensor):

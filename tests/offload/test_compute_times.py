@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from typing import Any
 
 import pytest
@@ -110,6 +109,7 @@ def test_the_profile_tells_when_each_activation_is_ready() -> None:
 
 def test_a_late_write_does_not_wait_for_later_kernels() -> None:
     simulated.configure_execution("never")
+    simulated.configure_time(True, call_seconds=1e-3)
     simulated.configure(to_host_bandwidth=50e6)  # 20 ms for each tensor
     x = torch.randn(512, 512, device="simulated", requires_grad=True)  # 1 MiB
     matrix = torch.ones(512, 512, device="simulated")
@@ -121,12 +121,13 @@ def test_a_late_write_does_not_wait_for_later_kernels() -> None:
             for _ in range(4):
                 y = y.tanh()  # three move out: two of them are in transit, one is queued
             torch.simulated.current_stream().synchronize()
-            simulated.configure(compute_factor=100)
-            matrix @ matrix
-            time.sleep(0.05)
+            simulated.configure(compute_bandwidth=30e6)
+            matrix @ matrix  # 100 ms
+            for _ in range(50):  # 50 ms
+                torch.simulated.current_stream().query()
             y = y.tanh()  # the queued one is issued
         torch.simulated.synchronize()
-        simulated.configure(compute_factor=1)
+        simulated.configure(compute_bandwidth=0)
         y.sum().backward()
     works = simulated.trace()[begin:]
     third = [work for work in works if work.engine == "to_host"][2]

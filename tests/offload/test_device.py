@@ -1,22 +1,20 @@
-"""Offload of GPU memory: event order on simulated streams, its stores in training, and all of it on a GPU."""
+"""Offload of device memory: the order of its copies, its stores in training, and all of it on a GPU."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import simulated
 from accelerators import DEVICE, keep_busy, memory_limit, torch_module
 from fastio import devices
 from fastio.errors import RefusedError
@@ -27,7 +25,6 @@ from fastio.offload.codecs import csr_cuda
 from fastio.offload.manager import Offload
 from fastio.offload.planning import planner
 from fastio.offload.report import Counts
-from fastio.offload.stores import copies
 from fastio.offload.stores.copies import DeviceCopies, HostCopies
 from fastio.offload.stores.host_store import HostStore
 from fastio.offload.stores.staged_store import StagedStore
@@ -37,192 +34,107 @@ from slow_store import SlowStore
 
 gpu = pytest.mark.gpu
 
-# Simulated streams: the order that CUDA guarantees, with work as late and as reordered as allowed.
+# The order of copies and kernels, on the simulated accelerator, whose works run as late as allowed
 
 
-class SimulatedGpu:
-    """Streams are queues of work; work runs only when it is waited for or queried."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.streams: list[Stream] = []
-        self.current = Stream(self)
-        self.fails = False
-
-    def run_some(self) -> None:
-        for _ in range(self.random.randint(0, 3)):
-            self.run_one()
-
-    def run_one(self) -> None:
-        ready = [stream for stream in self.streams if stream.work and stream.work[0][0]()]
-        assert ready, "a deadlock between streams"
-        _, do = self.random.choice(ready).work.pop(0)
-        do()
-
-    @contextlib.contextmanager
-    def under(self, stream: Stream) -> Iterator[None]:
-        before, self.current = self.current, stream
-        yield
-        self.current = before
-
-
-class Stream:
-    def __init__(self, owner: SimulatedGpu) -> None:
-        self.owner = owner
-        self.work: list[tuple[Callable[[], bool], Callable[[], object]]] = []
-        owner.streams.append(self)
-
-    def launch(self, do: Callable[[], object]) -> None:
-        self.work.append((lambda: True, do))
-
-    def record_event(self) -> Event:
-        event = Event(self.owner)
-        self.launch(event.happen)
-        return event
-
-    def wait_event(self, event: Event) -> None:
-        self.work.append((lambda: event.happened, lambda: None))
-
-
-class Event:
-    def __init__(self, owner: SimulatedGpu) -> None:
-        self.owner = owner
-        self.happened = False
-
-    def happen(self) -> None:
-        self.happened = True
-
-    def query(self) -> bool:
-        if self.owner.fails:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        while not self.happened and self.owner.random.random() < 0.5:
-            self.owner.run_one()
-        return self.happened
-
-    def synchronize(self) -> None:
-        if self.owner.fails:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        while not self.happened:
-            self.owner.run_one()
-
-
-class Bytes:
-    device = torch.device("cuda", 0)
-
-    def __init__(self, owner: SimulatedGpu, address: int, nbytes: int) -> None:
-        self.owner, self.address, self.nbytes = owner, address, nbytes
-
-    def copy_(self, source: Bytes, non_blocking: bool) -> None:
-        assert non_blocking
-        assert source.nbytes == self.nbytes
-        self.owner.current.launch(lambda: ctypes.memmove(self.address, source.address, self.nbytes))
+@pytest.mark.simulated
+@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("kind", ["host", "staged"])
+def test_copies_run_after_the_computation_and_before_the_use(kind: str, seed: int) -> None:
+    """Copies tensors that a stream has yet to compute, into memory that a stream has yet to read."""
+    simulated.configure_execution("always" if seed % 2 else "random", late_seed=seed)
+    chance = random.Random(seed)
+    carrier = DeviceCopies(devices.of("simulated"))
+    store: Any = HostStore(1 << 16, carrier) if kind == "host" else StagedStore(SlowStore(lag=2), carrier, 3 * 4096)
+    memory = [torch.zeros(1000, dtype=torch.uint8, device="simulated") for _ in range(8)]
+    streams = [torch.simulated.Stream() for _ in range(2)]
+    for index, tensor in enumerate(memory):
+        with joined(chance.choice(streams)) as stream:
+            tensor.fill_(index + 1)
+            store.write(index, tensor.data_ptr(), tensor.nbytes)
+        if chance.random() < 0.3:
+            stream.query()  # its works may start
+        store.update()
+    for index, tensor in enumerate(memory):
+        store.wait(index)
+        tensor.fill_(0xEE)  # freed
+    seen: list[Tensor] = []
+    for index in reversed(range(8)):
+        tensor = memory[chance.randrange(8)]
+        with joined(chance.choice(streams)):
+            tensor.fill_(99)
+            seen.append(tensor.clone())  # the last use before the free
+            store.read(index, tensor.data_ptr(), tensor.nbytes)
+        with torch.simulated.stream(chance.choice(streams)):  # one of the callers that advance it
+            store.update()
+            store.wait(index)
+            assert bool((tensor == index + 1).all())
+        store.free(index)
+    torch.simulated.synchronize()
+    assert all(bool((before == 99).all()) for before in seen)
+    store.close()
+    assert store.used == 0
 
 
 @contextlib.contextmanager
-def simulated(seed: int) -> Iterator[SimulatedGpu]:
-    owner = SimulatedGpu(seed)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "Stream", lambda _: Stream(owner))
-        patch.setattr(torch.cuda, "current_stream", lambda _: owner.current)
-        patch.setattr(torch.cuda, "stream", owner.under)
-        patch.setattr(devices.of("cuda"), "bytes_at", lambda address, nbytes: Bytes(owner, address, nbytes))
-        patch.setattr(copies, "host_bytes", lambda address, nbytes: Bytes(owner, address, nbytes))
-        yield owner
+def joined(stream: Any) -> Iterator[Any]:
+    """Queue work on the stream, after the work on the current one."""
+    stream.wait_stream(torch.simulated.current_stream())
+    with torch.simulated.stream(stream):
+        yield stream
 
 
-def cuda_copies() -> DeviceCopies:
-    """Copies on simulated streams, whose host memory cannot be pinned."""
-    made = DeviceCopies(devices.of("cuda"))
-    made.pin_for = None
-    return made
-
-
-@pytest.mark.parametrize("kind", ["host", "staged"])
-@given(seed=st.integers(0, 1 << 32))
-def test_copies_run_after_the_computation_and_before_the_use(kind: str, seed: int) -> None:
-    """Copies tensors that a queue has yet to compute, into memory that a queue has yet to read."""
-    with simulated(seed) as owner:
-        carrier = cuda_copies()
-        store: Any = HostStore(1 << 16, carrier) if kind == "host" else StagedStore(SlowStore(lag=2), carrier, 3 * 4096)
-        streams = [Stream(owner) for _ in range(2)]
-        memory = [torch.zeros(1000, dtype=torch.uint8) for _ in range(8)]  # as from torch's allocator
-        for index, tensor in enumerate(memory):
-            with owner.under(owner.random.choice(streams)):
-                owner.current.launch(lambda tensor=tensor, index=index: tensor.fill_(index + 1))
-                store.write(index, tensor.data_ptr(), tensor.nbytes)
-            owner.run_some() if owner.random.random() < 0.3 else None
-            store.update()
-        for index, tensor in enumerate(memory):
-            store.wait(index)
-            tensor.fill_(0xEE)  # freed
-        seen: list[Tensor] = []
-        for index in reversed(range(8)):
-            tensor = memory[owner.random.randrange(8)]
-            with owner.under(owner.random.choice(streams)):
-                tensor.fill_(99)
-                owner.current.launch(lambda tensor=tensor: seen.append(tensor.clone()))  # the last use before the free
-                store.read(index, tensor.data_ptr(), tensor.nbytes)
-            with owner.under(owner.random.choice(streams)):  # one of the callers that advance it
-                store.update()
-                store.wait(index)
-                assert bool((tensor == index + 1).all())
-            store.free(index)
-        while any(stream.work for stream in owner.streams):
-            owner.run_one()
-        assert len(seen) == 8
-        assert all(bool((before == 99).all()) for before in seen)
-        store.close()
-        assert store.used == 0
-
-
-@given(seed=st.integers(0, 1 << 32))
-def test_late_write_waits_for_the_stream_that_computed_the_tensor(seed: int) -> None:
-    with simulated(seed) as owner:
-        store = HostStore(1 << 16, cuda_copies())
-        tier = Tier("host", store, Counts(), window=1200)  # two are issued, the third waits
-        producer, other = Stream(owner), Stream(owner)
-        step = SimpleNamespace(
-            refused=False, record_stall=lambda seconds: None, record_transfer=lambda event: None, number=0
-        )
-        saved_tensors = []
-        for index in range(3):
-            tensor = torch.zeros(400, dtype=torch.uint8)
+@pytest.mark.simulated
+def test_late_write_waits_for_the_stream_that_computed_the_tensor() -> None:
+    simulated.configure_execution("always")
+    store = HostStore(1 << 16, DeviceCopies(devices.of("simulated")))
+    tier = Tier("host", store, Counts(), window=1200)  # two are issued, the third waits
+    producer, other = torch.simulated.Stream(), torch.simulated.Stream()
+    step = SimpleNamespace(
+        refused=False, record_stall=lambda seconds: None, record_transfer=lambda event: None, number=0
+    )
+    saved_tensors = []
+    for index in range(3):
+        with joined(producer):
+            tensor = torch.full((400,), index + 1, dtype=torch.uint8, device="simulated")
             one = SavedTensor(step, index, index, tensor.untyped_storage(), Span(0, 400), witness_of(tensor))
-            one.device, one.stream = Bytes.device, producer
+            one.device, one.stream = tensor.device, producer
             saved_tensors.append(one)
-            with owner.under(producer):
-                for _ in range(30):  # a long computation
-                    owner.current.launch(lambda: None)
-                owner.current.launch(lambda tensor=tensor, index=index: tensor.fill_(index + 1))
-                tier.move_out(one, wait=False)
-        with owner.under(other):
-            tier.pump()
-            tier.drain()
-        for index in range(3):
-            found = torch.zeros(400, dtype=torch.uint8)
-            store.read(index, found.data_ptr(), 400)
-            store.wait(index)
-            assert torch.equal(found, torch.full((400,), index + 1, dtype=torch.uint8))
+            tier.move_out(one, wait=False)
+    with torch.simulated.stream(other):
+        tier.pump()
+        tier.drain()
+    for index in range(3):
+        found = torch.zeros(400, dtype=torch.uint8, device="simulated")
+        store.read(index, found.data_ptr(), 400)
+        store.wait(index)
+        assert torch.equal(found.cpu(), torch.full((400,), index + 1, dtype=torch.uint8))
+        store.free(index)
+    store.close()
 
 
-def test_cuda_error_is_raised_for_its_blob_only() -> None:
-    data = torch.ones(1000, dtype=torch.uint8)
-    for make in (lambda c: HostStore(1 << 16, c), lambda c: StagedStore(SlowStore(), c, 1 << 16)):
-        with simulated(1) as owner:
-            store = make(cuda_copies())
-            store.write(0, data.data_ptr(), data.nbytes)
-            owner.fails = True
-            with pytest.raises(RefusedError, match="between a GPU and pinned memory failed: CUDA error"):
-                store.wait(0)
-            with pytest.raises(RefusedError, match="CUDA error"):
-                store.read(0, data.data_ptr(), data.nbytes)
-            store.free(0)
-            store.close()
-            assert store.used == 0
+@pytest.mark.simulated
+@pytest.mark.parametrize("kind", ["host", "staged"])
+def test_device_error_is_raised_for_its_blob_only(kind: str) -> None:
+    data = torch.ones(1000, dtype=torch.uint8, device="simulated")
+    carrier = DeviceCopies(devices.of("simulated"))
+    carrier.pin_for = None  # after an error, pinned memory cannot be unpinned
+    store: Any = HostStore(1 << 16, carrier) if kind == "host" else StagedStore(SlowStore(), carrier, 1 << 16)
+    store.write(0, data.data_ptr(), data.nbytes)
+    data.add_(1)
+    with pytest.raises(RuntimeError, match="without waiting"), torch.simulated.stream(torch.simulated.Stream()):
+        data.add_(1)
+    with pytest.raises(RefusedError, match=r"between a GPU and pinned memory failed: .*without waiting"):
+        store.wait(0)
+    with pytest.raises(RefusedError, match="without waiting"):
+        store.read(0, data.data_ptr(), data.nbytes)
+    store.free(0)
+    store.close()
+    assert store.used == 0
 
 
 def test_copies_of_no_bytes_need_no_gpu() -> None:
-    carrier = cuda_copies()
+    carrier = DeviceCopies(devices.of("cuda"))
     assert carrier.out(0, 0, 0).is_done()
     carrier.back(0, carrier.target(0, 0)).wait()
 

@@ -379,7 +379,7 @@ def test_interrupted_waits_on_the_ring_are_retried(server: Server, path: str, op
 @pytest.mark.parametrize("op", ["save", "load"])
 def test_a_ring_that_stops_working_falls_back_or_raises(server: Server, large_path: str, op: str, first: int) -> None:
     fault = Fault("ring_enter", errno.EPERM, first, ALWAYS)
-    result = server.run(op, fault, path=large_path, policy="uring", timeout=10)
+    result = server.run(op, fault, path=large_path, policy="uring")
     assert result["strikes"] >= 1
     if result["error"] is None:
         assert "uring" in result["transfers"][-1]["fallbacks"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 import torch
 
 import fastio
+import warm_python
 from fastio._native import Descriptor
 from fastio.errors import RefusedError, TransferError
 from interrupting import descriptors
@@ -303,11 +302,9 @@ assert all(map(torch.equal, model.parameters(), plain.parameters())), "other val
 
 
 def run(tmp_path: Path, script: str, *arguments: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "support"), *sys.path])}
     folder = tmp_path / "folder"
     folder.mkdir()
-    command = [sys.executable, "-X", "faulthandler", "-c", script, *arguments]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=180, env=environment)
+    ended = warm_python.run("import faulthandler; faulthandler.enable()\n" + script, *arguments, timeout=180)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 

@@ -2,7 +2,7 @@
 
 Tests marked ``gpu`` run on either, those marked ``simulated`` on the simulated one. A process that has loaded that one
 cannot unload it, and cannot load it once autograd's threads exist. So a second pytest runs all such tests of a file,
-and the first one reports what the second one found.
+in a forked process without such threads, and the first one reports what the second one found.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ import torch
 
 import compile_device
 import simulated
+from warm_python import WarmPopen
 
+_PYTEST = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 _REPORTS = "FASTIO_SIMULATED_ACCELERATOR"  # in the second pytest: the file for its reports
 _IS_CHILD = _REPORTS in os.environ
 _IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
@@ -77,20 +79,22 @@ def _run_file(item: pytest.Item) -> dict[str, list[dict[str, Any]]]:
         return {"": [_report(item, "skipped", (str(item.path), 0, "no C++ compiler (g++ or c++) on PATH"))]}
     names = [f"{each.path}::{each.nodeid.partition('::')[2]}" for each in chosen]
     settings = ["-c", str(item.config.inipath), f"--rootdir={item.config.rootpath}"]
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", *settings]
+    command = [sys.executable, "-c", _PYTEST, "-p", "no:cacheprovider", "-p", "no:xdist", *settings]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "reports"
         path.touch()
         environment = os.environ | {_REPORTS: str(path)}
-        ended = subprocess.run(  # in another folder than the sources, which have no native part
-            [*command, *names], cwd=folder, env=environment, capture_output=True, text=True, check=False
-        )
+        pipe = subprocess.PIPE
+        with WarmPopen(  # in another folder than the sources, which have no native part
+            [*command, *names], cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True
+        ) as child:
+            said, complaint = child.communicate()
         reports: dict[str, list[dict[str, Any]]] = {}
         for line in path.read_text(encoding="utf-8").splitlines():
             nodeid, serialized = json.loads(line)
             reports.setdefault(nodeid, []).append(serialized)
-    message = f"it did not run: pytest on the simulated accelerator ended with {ended.returncode}\n{ended.stdout}"
-    reports[""] = [_report(item, "failed", message + ended.stderr)]
+    message = f"it did not run: pytest on the simulated accelerator ended with {child.returncode}\n{said}"
+    reports[""] = [_report(item, "failed", message + complaint)]
     return reports
 
 

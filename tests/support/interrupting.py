@@ -54,11 +54,11 @@ def descriptors() -> list[str]:
 
 
 def only_one_thread() -> bool:
-    """Whether all other threads stop running Python code within a second; interrupted starts end soon.
+    """Whether all other threads stop running Python code; interrupted starts end soon.
 
     Up to 3.12, Python's own count omits threads whose ``join`` was interrupted.
     """
-    end = time.monotonic() + 1
+    end = time.monotonic() + 60
     while len(sys._current_frames()) > 1:
         if time.monotonic() > end:
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -13,6 +14,7 @@ import torch
 from click.testing import CliRunner
 
 import fastio
+import warm_python
 from fastio import dicts
 from fastio_bench.checkpoint import child
 from fastio_bench.checkpoint.works import Job
@@ -51,6 +53,8 @@ def make(folder: Path) -> Path:
     out, work = folder / "results", folder / "work"
     work.mkdir()
     with pytest.MonkeyPatch.context() as patch:
+        warm_python.fork_children_of_bench(patch)
+        patch.setattr(os, "sync", lambda: None)  # it would write out what all other tests wrote
         patch.setattr(checks, "LIMIT_NBYTES", 16 * MIB)
         patch.setattr(tune, "QUICK_BATCHES", (1, 2))
         for command in (["doctor"], ["tune", "--rounds", "2"]):
@@ -74,6 +78,8 @@ def others(folder: Path) -> Path:
     recorded.write_text(trace.text(rows, []))
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
+        warm_python.fork_children_of_bench(patch)
+        patch.setattr(os, "sync", lambda: None)  # it would write out what all other tests wrote
         _shrink(patch)
         torch.set_num_threads(1)  # two would wait for each other while contend's other processes run
         for name, *arguments in (

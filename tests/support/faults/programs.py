@@ -356,8 +356,8 @@ def _threads() -> dict[str, str]:
 
 
 def _census_since(before: Json) -> list[str]:
-    """New descriptors and threads since ``before`` that remain after two seconds."""
-    deadline = time.monotonic() + 2
+    """New descriptors and threads since ``before`` that remain."""
+    deadline = time.monotonic() + 30
     while True:
         now = _census()
         leaked = [

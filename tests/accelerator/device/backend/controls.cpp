@@ -22,7 +22,6 @@ void configure(int64_t device, const std::string& name, double value) {
         {"peer_bandwidth", &settings.peer_bandwidth},
         {"host_access_bandwidth", &settings.host_access_bandwidth},
         {"latency", &settings.latency},
-        {"compute_factor", &settings.compute_factor},
         {"compute_bandwidth", &settings.compute_bandwidth},
     };
     if (name == "memory_limit")

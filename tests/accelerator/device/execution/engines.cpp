@@ -39,7 +39,7 @@ std::string host_memory_fault(const Work& work) {
     return {};
 }
 
-double modelled_seconds(const Work& work, const DeviceSettings& settings, double measured) {
+double modelled_seconds(const Work& work, const DeviceSettings& settings) {
     auto transfer = [](double nbytes, double bandwidth) { return bandwidth > 0 ? nbytes / bandwidth : 0; };
     const auto nbytes = static_cast<double>(work.nbytes);
     switch (work.engine) {
@@ -52,10 +52,9 @@ double modelled_seconds(const Work& work, const DeviceSettings& settings, double
         default:
             break;
     }
-    const double computed = std::max(measured * settings.compute_factor, transfer(nbytes, settings.compute_bandwidth));
     double host_bytes = 0;
     for (const HostRange& accessed : work.host_ranges) host_bytes += static_cast<double>(accessed.range.nbytes);
-    return std::max(computed, transfer(host_bytes, settings.host_access_bandwidth));
+    return std::max(transfer(nbytes, settings.compute_bandwidth), transfer(host_bytes, settings.host_access_bandwidth));
 }
 
 void run(Stream& stream, Work& work) {
@@ -91,7 +90,7 @@ void execute(Stream& stream, Work& work) {
     double started = std::max({work.issued, stream.free_at, engine.free_at});
     const double measured = modelled ? 0 : now() - arrived;
     if (!modelled) started = std::max(std::min(arrived, std::max(started, work.not_before)), arrived - kLag);
-    const double ended = started + std::max(measured, modelled_seconds(work, settings, measured));
+    const double ended = started + std::max(measured, modelled_seconds(work, settings));
     if (const double left = ended - now(); left > 0 && !modelled)
         std::this_thread::sleep_for(std::chrono::duration<double>(left));
     engine.free_at = ended;

@@ -30,7 +30,6 @@ struct DeviceSettings {
     double peer_bandwidth = 0;
     double host_access_bandwidth = 0;  // of kernels that read or write host memory in place
     double latency = 0;                // of each copy
-    double compute_factor = 1;         // a kernel takes this many times as long as on the CPU
     double compute_bandwidth = 0;      // of the bytes that kernels read and write: they take no less time
     size_t memory_limit = size_t{16} << 30;
 };
