@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from fastio.engine import file_objects
-from fastio.engine.load import into_memory, load_file
+from fastio.engine.load import load_file
+from fastio.engine.load_target import into_memory
 from fastio.engine.progress import shown
 from fastio.engine.save import save_file
 from fastio.engine.tool_selection import check

@@ -37,8 +37,7 @@ from fastio.formats.pt import source as pt_source
 from fastio.formats.pt.reader import NeedsTorchError, crc_mismatch
 from fastio.formats.small_reads import head
 from fastio.formats.source import Source, StorageOf
-from fastio.memory.load_buffers import PINNED, SHARED, LoadBuffers
-from fastio.memory.pinned_memory import check_available
+from fastio.memory.load_buffers import LoadBuffers
 from fastio.results import Transfer
 from fastio.runtime.gc_pause import gc_paused
 from fastio.runtime.native_errors import translate_native_errors
@@ -47,29 +46,6 @@ from fastio.transports.extent_rows import ExtentRows, entries, total_nbytes
 from fastio.transports.transport import LOAD, Extent, ReadRequest, Span, TransportResult, is_resident
 
 _CPU = torch.device("cpu")
-
-
-def into_memory(call: LoadCall, into: str | None) -> LoadCall:
-    """The call for a load into a kind of host memory: None, ``"pinned"`` or ``"shared"``.
-
-    ValueError for another kind, UnsupportedError for arguments that mean other memory, ToolUnavailableError where no
-    accelerator pins memory.
-    """
-    if into is None:
-        return call
-    if into not in (PINNED, SHARED):
-        raise ValueError(f"into={into!r}: expected {PINNED!r}, {SHARED!r} or None")
-    where = "cpu" if call.map_location is None else call.map_location
-    device = device_named(where) if isinstance(where, (str, bytes, torch.device)) else None
-    if device is None or device.type != "cpu":
-        raise UnsupportedError(
-            f"{call.path}: into={into!r} is host memory, got map_location={where!r}; leave one of them out"
-        )
-    if call.mmap:
-        raise UnsupportedError(f"{call.path}: mmap=True maps the file, and into={into!r} copies it; leave one out")
-    if into == PINNED:
-        check_available()
-    return call._replace(into=into, map_location="cpu", mmap=False)
 
 
 def load_file(call: LoadCall) -> tuple[Any, Transfer]:

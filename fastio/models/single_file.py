@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from fastio import api
-from fastio.engine.load import into_memory, load_open
+from fastio.engine.load import load_open
+from fastio.engine.load_target import into_memory
 from fastio.engine.torch_load import LoadCall
 from fastio.errors import FormatError
 from fastio.files.open_file import is_path, opened, translate_open_limit

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from accelerators import DEVICE
+from fastio._native import Control
 from fastio.backends import _memory
 from fastio.backends.memory import MemoryTransport
 from fastio.backends.numpy_ import NumpyTransport
@@ -14,7 +17,8 @@ from fastio.backends.torch_ import TorchTransport
 from fastio.backends.uring import UringTransport
 from fastio.errors import RefusedError
 from fastio.testing import ChecksumContract
-from fastio.transports.transport import Extent
+from fastio.transports import registry
+from fastio.transports.transport import Extent, WriteRequest
 
 
 class TestMemory(ChecksumContract):
@@ -65,3 +69,24 @@ def test_tensor_of_an_extent_shares_its_memory() -> None:
 def test_tensor_of_an_extent_without_storage_is_refused_off_host_and_cuda() -> None:
     with pytest.raises(RefusedError, match="storage"):
         _memory.tensor(Extent(0, 8, 4096, False, "meta"))
+
+
+@pytest.mark.parametrize("tool", ["posix", "uring"])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_parts_of_a_file_are_written_one_after_the_other(tmp_path: Path, tool: str, order: tuple[int, ...]) -> None:
+    """As conversions and checkpoints in chunks do: each request has extents in one part, and leaves the rest alone."""
+    part, size = 4 << 20, 3 * (4 << 20) - 1000
+    data = torch.randint(0, 256, (size,), dtype=torch.uint8)
+    with open(tmp_path / "file", "w+b") as file:
+        file.truncate(size)
+        for number in order:
+            begin, end = number * part, min((number + 1) * part, size)
+            middle = begin + 1_000_001
+            extents = [
+                Extent(at, stop - at, data.data_ptr() + at, False, owner=data)
+                for at, stop in ((begin, middle), (middle, end))
+            ]
+            control = Control()
+            registry.get(tool).write(WriteRequest(str(tmp_path), file.fileno(), size, extents, control=control))
+            assert control.done == size
+        assert (tmp_path / "file").read_bytes() == data.numpy().tobytes()

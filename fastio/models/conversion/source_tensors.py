@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 
 from fastio import _native
-from fastio.engine.chunk_reads import ChunkReads
 from fastio.errors import CorruptFileError
 from fastio.memory.load_buffers import bytes_of
+from fastio.models.conversion.chunk_reads import ChunkReads
 from fastio.results import Transfer
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import Extent
