@@ -24,7 +24,7 @@ from fastio import _native
 from fastio.distributed.dcp_zip_items import Entry, check, locate_tensors
 from fastio.distributed.read_requests import ReadRequest, batches
 from fastio.distributed.stored_items import FORMAT, Stored, annotation
-from fastio.engine.load import read_extents
+from fastio.engine.extent_reads import read_extents
 from fastio.engine.progress import shown
 from fastio.errors import CorruptFileError, UnsupportedError, quoted, shortened
 from fastio.formats.layout import storage_offset_bytes

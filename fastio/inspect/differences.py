@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fastio.engine.load import read_extents
+from fastio.engine.extent_reads import read_extents
 from fastio.errors import CorruptFileError
 from fastio.files.open_file import opened
 from fastio.formats.pt.reader import crc_mismatch

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from fastio import _native
-from fastio.engine.load import is_filled, read_extents
+from fastio.engine.extent_reads import read_extents
+from fastio.engine.load import is_filled
 from fastio.engine.torch_load import UNSEALED
 from fastio.formats.safetensors.format import tensor_on
 from fastio.memory.load_buffers import LoadBuffers, Region, bytes_of, is_aligned

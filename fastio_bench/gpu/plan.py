@@ -17,6 +17,7 @@ TRUTH_TESTS = (
     "offload/test_device.py",
     "offload/test_two_streams.py",
     "models/test_devices.py",
+    "api/test_load_pinned.py",
     "checkpoint/test_restore_into.py",
     "formats/test_pickler.py",
     "transports/test_no_gpu_queries.py",

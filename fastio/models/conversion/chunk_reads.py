@@ -12,7 +12,7 @@ import torch
 from fastio._native import Control
 from fastio.engine.background_job import under_way
 from fastio.engine.executor import Execution
-from fastio.engine.load import fill, load_operation
+from fastio.engine.extent_reads import fill, load_operation
 from fastio.engine.tool_selection import checksumming_tools
 from fastio.errors import ToolUnavailableError
 from fastio.results import Transfer, completed
