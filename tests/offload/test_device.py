@@ -30,6 +30,7 @@ from fastio.offload.report import Counts
 from fastio.offload.stores import copies
 from fastio.offload.stores.copies import DeviceCopies, HostCopies
 from fastio.offload.stores.host_store import HostStore
+from fastio.offload.stores.loaded import Loaded
 from fastio.offload.stores.staged_store import StagedStore
 from fastio.offload.stores.tiers import Tier
 from late_copies import LateCopies
@@ -179,7 +180,7 @@ def test_copies_run_after_the_computation_and_before_the_use(kind: str, seed: in
 def test_late_write_waits_for_the_stream_that_computed_the_tensor(seed: int) -> None:
     with simulated(seed) as owner:
         store = HostStore(1 << 16, cuda_copies())
-        tier = Tier("host", store, Counts(), window=1200)  # two are issued, the third waits
+        tier = Tier("host", store, Counts(), Loaded(), window=1200)  # two are issued, the third waits
         producer, other = Stream(owner), Stream(owner)
         step = SimpleNamespace(
             refused=False, record_stall=lambda seconds: None, record_transfer=lambda event: None, number=0
@@ -194,7 +195,7 @@ def test_late_write_waits_for_the_stream_that_computed_the_tensor(seed: int) -> 
                 for _ in range(30):  # a long computation
                     owner.current.launch(lambda: None)
                 owner.current.launch(lambda tensor=tensor, index=index: tensor.fill_(index + 1))
-                tier.move_out(one, wait=False)
+                tier.move_out(one, limit=1200)
         with owner.under(other):
             tier.pump()
             tier.drain()
