@@ -21,14 +21,14 @@ from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.module_hooks import ModuleHooks
 from fastio.offload.autograd.operators import PendingMove, PendingMoves, current_operator
-from fastio.offload.autograd.saved_tensor import HandleRef, HoldingTier, SavedTensor, SavingPass, State, View
+from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor, SavingPass, State, View
 from fastio.offload.codecs.encoding import is_exact
 from fastio.offload.codecs.saved_tensor_encoding import pack, unpack
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.schedule import Policy
 from fastio.offload.report import Counts, Report, report
 from fastio.offload.stores.resolve_store import resolve_store
-from fastio.offload.stores.tier_set import TierSet
+from fastio.offload.stores.tier_set import TierSet, tier_of
 from fastio.offload.stores.tiers import ActivationLostError
 from fastio.sizes import parse_size
 
@@ -45,10 +45,11 @@ class Offload:
     (the kernel's passthrough), "vfio:0000:03:00.0" (driven by this process) or "spdk:trtype=TCP traddr=..." (by SPDK).
     ``fastio-bench doctor`` lists what prevents their use. A device in use is always refused. A device with a filesystem
     or a partition table is refused unless ``force`` is its serial number. ``budget``: bytes (or "8GiB") of memory for
-    saved tensors. Backward needs all tensors of one operator at once: if they exceed the budget, memory exceeds it too,
-    and a UserWarning says by how much. With a budget of 0 ("all" and "fastensor" only) no write is left pending and
-    nothing is read ahead. ``host_budget``: bytes of host memory (pinned for tensors on a GPU) for the tensors that come
-    back soonest; the others go to the store.
+    saved tensors: those that stay, wait for their write, were written and may be needed soon, are read ahead or in use.
+    In forward, the tensors of the running operator come on top. Backward needs all tensors of one operator at once: if
+    they exceed the budget, memory exceeds it too, and a UserWarning says by how much. With a budget of 0 ("all" and
+    "fastensor" only) no write is left pending and nothing is read ahead. ``host_budget``: bytes of host memory (pinned
+    for tensors on a GPU) for the tensors that come back soonest; the others go to the store.
 
     ``policy``: "all" moves every saved tensor asynchronously. "fastensor" moves every tensor and waits for each
     transfer, for comparison (with one folder it writes files by the tools that WRDic chooses). The other policies of
@@ -120,7 +121,7 @@ class Offload:
             self._released.append, partial(_reap, weakref.ref(self), self._released)
         )
         self._saved_tensors: dict[int, SavedTensor] = {}  # that graphs hold, by index
-        self._loaded: dict[int, SavedTensor] = {}  # with a buffer: read back, or being read
+        self._in_use: dict[int, SavedTensor] = {}  # handed out, and not seen to be freed
         self._step: ForwardPass | None = None
         self._steps = 0
         self._pending_moves = PendingMoves()
@@ -142,7 +143,7 @@ class Offload:
         self._reap()
         self._planner.prepare()
         with self._lock:  # other threads may release graphs, which changes the queue
-            self._tiers.set_window(self._planner.window)
+            self._tiers.begin_pass(self._planner.window, self._planner.transit)
         self._steps += 1
         self._pending_moves = PendingMoves()
         step = ForwardPass(self._steps, self._planner)
@@ -224,6 +225,8 @@ class Offload:
             step = saved.step
             step.record_use(saved.ordinal)
             tensor = handle.view.on(*self._materialize(saved), saved.unpacked)
+            if saved.tier is not None:
+                self._in_use[saved.index] = saved
             step.record_served()
             self._prefetch(step)
         self._reap()
@@ -246,8 +249,7 @@ class Offload:
         operator = current_operator()
         with self._lock:
             self._reap_locked()
-            for move in self._pending_moves.take(operator):
-                self._move_out(step, move)
+            returned = self._pending_moves.take(operator)
             saved, new = step.saved_tensor_of(tensor, view, self._module_hooks.innermost)
             handle = Handle(self, saved, view, tensor)
             saved.handles.add(HandleRef(handle, self._on_release, saved))
@@ -256,6 +258,8 @@ class Offload:
             if new and (choice := step.decide()).moves:
                 encodes = step.should_encode(self._codec)
                 self._pending_moves.add(operator, PendingMove(saved, view, choice.waits, choice.tier, encodes))
+            for move in returned:
+                self._move_out(step, move)
         self._reap()
         return handle
 
@@ -272,7 +276,8 @@ class Offload:
             step.end_encoding()
             step.record_encoding(saved.ordinal, saved.nbytes / saved.stored_nbytes, time.perf_counter() - began)
         tier = self._tiers.choose(saved.device, saved.stored_nbytes, move.tier)
-        tier.move_out(saved, move.waits)
+        limit = 0 if move.waits else self._planner.room_to_write(self._pending_moves.nbytes)
+        self._tiers.move_out(tier, saved, limit)
         step.record_move_out(saved.ordinal, time.perf_counter() - began, tier.name)
 
     def _materialize(self, saved: SavedTensor) -> tuple[torch.UntypedStorage, int]:
@@ -287,8 +292,8 @@ class Offload:
             return found
         try:
             if saved.state is State.DISK:
-                self._fetch(saved)
-            _tier_of(saved).finish(saved)
+                tier_of(saved).fetch(saved)
+            tier_of(saved).finish(saved)
         except ActivationLostError as error:
             self.failure = ActivationLostError(str(error))  # a new error: the frames of this one hold the graph
             raise
@@ -302,19 +307,14 @@ class Offload:
             return saved.hand_out(unpack(saved, saved.payload))
         return found
 
-    def _fetch(self, saved: SavedTensor) -> None:
-        _tier_of(saved).fetch(saved)
-        self._loaded[saved.index] = saved
-
     def _prefetch(self, step: SavingPass) -> None:
         """Read the next tensors that fit the window, and unload those that are not needed soon."""
         coming, held = self._within_window(step)
         needed = {saved.index for saved in coming}
-        for saved in list(self._loaded.values()):
+        for saved in self._tiers.loaded:
             # A buffer that is being read into must stay: the device writes to it.
             if saved.index not in needed and saved.state is State.RESIDENT:
-                _tier_of(saved).unload(saved)
-                del self._loaded[saved.index]
+                tier_of(saved).unload(saved)
         # If memory is short now, the tensor is read when it is needed.
         with contextlib.suppress(MemoryError, torch.OutOfMemoryError):
             started = 0
@@ -322,35 +322,38 @@ class Offload:
                 if saved.state is State.DISK:
                     if started == _READS_PER_USE and saved.device.type != "cpu":
                         break
-                    self._fetch(saved)
+                    tier_of(saved).fetch(saved)
                     started += 1
         self._tiers.pump(held)
 
     def _within_window(self, step: SavingPass) -> tuple[list[SavedTensor], set[int]]:
-        """Return the next tensors that have or need a buffer: as many as fit beside reads in flight.
+        """Return the next tensors that are loaded or need to be: as many as fit beside the others in memory.
 
-        Also returns the indices of the tensors before and between them whose write has not ended.
+        Those are being read, in use, or wait for their write. A tensor is in use until autograd frees it: its node may
+        need more tensors. Also returns the indices of the tensors before and between them whose write has not ended.
         """
         coming: list[SavedTensor] = []
         held: set[int] = set()
         if step.order is None:
             return coming, held
-        room = self._planner.ahead - sum(
-            saved.nbytes for saved in self._loaded.values() if saved.state is State.INFLIGHT
-        )
+        loaded = self._tiers.loaded
+        self._in_use = {index: saved for index, saved in self._in_use.items() if saved.is_in_use}
+        in_use = sum(saved.nbytes for saved in self._in_use.values() if saved.state is not State.PENDING)
+        room = self._planner.room_to_read(step.kept_nbytes, self._tiers.waiting_bytes + in_use)
+        room -= sum(saved.nbytes for saved in loaded if saved.state is State.INFLIGHT)
         for ordinal in step.order.coming():
             saved = step.saved_tensors.get(ordinal)
             if saved is None or saved.state is State.FAILED:
                 continue
-            if saved.held:
+            if saved.held and saved not in loaded:
                 held.add(saved.index)
                 continue
             if saved.state is State.DISK and saved.in_memory() is not None:
                 continue
-            if saved.state is not State.INFLIGHT:
+            if saved.state is not State.INFLIGHT and saved.index not in self._in_use:
                 room -= saved.nbytes
             # The very next tensor stays loaded, whatever the room: two nodes in a row often use the same one.
-            if room < 0 and (coming or saved.index not in self._loaded):
+            if room < 0 and (coming or saved not in loaded):
                 break
             coming.append(saved)
         return coming, held
@@ -385,17 +388,12 @@ class Offload:
         if saved.handles:
             return
         saved.step.forget(saved)
-        self._loaded.pop(saved.index, None)
+        self._in_use.pop(saved.index, None)
         if saved.tier is None:
             saved.release_bytes()
         elif self._finalizer.alive:
             saved.tier.drop(saved)
         self._saved_tensors.pop(saved.index, None)
-
-
-def _tier_of(saved: SavedTensor) -> HoldingTier:
-    assert saved.tier is not None, "bytes that are not in memory are in a tier"
-    return saved.tier
 
 
 def _reap(manager: weakref.ref[Offload], released: deque[HandleRef]) -> None:

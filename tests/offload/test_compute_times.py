@@ -113,7 +113,7 @@ def test_a_late_write_does_not_wait_for_later_kernels() -> None:
     simulated.configure(to_host_bandwidth=50e6)  # 20 ms for each tensor
     x = torch.randn(512, 512, device="simulated", requires_grad=True)  # 1 MiB
     matrix = torch.ones(512, 512, device="simulated")
-    offload = Offload(store=SlowStore(), policy="all", budget="6MiB", host_budget="64MiB", codec="none")
+    offload = Offload(store=SlowStore(), policy="all", budget="4MiB", host_budget="64MiB", codec="none")
     for _ in range(3):
         begin = len(simulated.trace())
         with offload:

@@ -27,6 +27,7 @@ from fastio.offload.planning import planner
 from fastio.offload.report import Counts
 from fastio.offload.stores.copies import DeviceCopies, HostCopies
 from fastio.offload.stores.host_store import HostStore
+from fastio.offload.stores.loaded import Loaded
 from fastio.offload.stores.staged_store import StagedStore
 from fastio.offload.stores.tiers import Tier
 from late_copies import LateCopies
@@ -88,7 +89,7 @@ def joined(stream: Any) -> Iterator[Any]:
 def test_late_write_waits_for_the_stream_that_computed_the_tensor() -> None:
     simulated.configure_execution("always")
     store = HostStore(1 << 16, DeviceCopies(devices.of("simulated")))
-    tier = Tier("host", store, Counts(), window=1200)  # two are issued, the third waits
+    tier = Tier("host", store, Counts(), Loaded(), window=1200)  # two are issued, the third waits
     producer, other = torch.simulated.Stream(), torch.simulated.Stream()
     step = SimpleNamespace(
         refused=False, record_stall=lambda seconds: None, record_transfer=lambda event: None, number=0
@@ -100,7 +101,7 @@ def test_late_write_waits_for_the_stream_that_computed_the_tensor() -> None:
             one = SavedTensor(step, index, index, tensor.untyped_storage(), Span(0, 400), witness_of(tensor))
             one.device, one.stream = tensor.device, producer
             saved_tensors.append(one)
-            tier.move_out(one, wait=False)
+            tier.move_out(one, limit=1200)
     with torch.simulated.stream(other):
         tier.pump()
         tier.drain()

@@ -599,22 +599,37 @@ def test_prefetch_follows_the_recorded_order(store: SlowStore) -> None:
     assert len(reads) == len(set(reads))  # nothing was read ahead, unloaded and read again
 
 
-def test_loaded_bytes_stay_within_the_window(store: SlowStore) -> None:
+@pytest.mark.parametrize("policy", ["all", "flashneuron"])
+@pytest.mark.parametrize("host_budget", [0, "128KiB"])
+def test_saved_tensors_in_memory_have_at_most_the_budget(
+    store: SlowStore, policy: str, host_budget: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting for their write, written, read ahead or in use. In forward, what the running operator saves is beside."""
     model, loss = transformer()
-    offload = Offload(store=store, budget="256KiB", policy="all")
-    tallest = 0
-    read = store.read
+    budget = 320 << 10
+    offload = Offload(store=store, budget=budget, host_budget=host_budget, policy=policy, codec="none")
+    peaks = {"_pack": 0, "restore": 0}
 
-    def watching(index: int, address: int, nbytes: int) -> None:
-        nonlocal tallest
-        read(index, address, nbytes)
-        tallest = max(tallest, sum(saved.nbytes for saved in offload._loaded.values()) + nbytes)
+    def watch(name: str) -> None:
+        method = getattr(offload, name)
 
-    store.read = watching  # type: ignore[method-assign]
+        def watching(*given: Any) -> Any:
+            result = method(*given)
+            inside = [each for each in offload._saved_tensors.values() if each.held or each.buffer or each.is_in_use]
+            peaks[name] = max(peaks[name], sum(each.nbytes for each in inside))
+            return result
+
+        monkeypatch.setattr(offload, name, watching)
+
+    trained(model, loss, offload)
+    for name in peaks:
+        watch(name)
     for _ in range(2):
         trained(model, loss, offload)
-    largest = max(nbytes for _, _, nbytes in store.log)
-    assert 0 < tallest <= (128 << 10) + largest
+    profile = offload._planner.latest
+    assert profile is not None
+    assert budget // 2 < peaks["_pack"] <= budget + profile.trace.working_set
+    assert budget // 2 < peaks["restore"] <= budget
 
 
 def test_full_store_keeps_the_tensors_in_memory(store: SlowStore) -> None:

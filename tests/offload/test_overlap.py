@@ -53,12 +53,16 @@ def training() -> Training:
 
 @pytest.mark.parametrize("call_us", [10, 100])
 @pytest.mark.parametrize("host_budget", ["64MiB", 0])
-def test_copies_overlap_compute(training: Training, host_budget: Any, call_us: int) -> None:
-    """With 100 us for each call, the host is hardly ahead of the device."""
+@pytest.mark.parametrize("budget", ["1MiB", "6MiB"])
+def test_copies_overlap_compute(training: Training, budget: str, host_budget: Any, call_us: int) -> None:
+    """1 MiB is twice the largest saved tensor. With 100 us for each call, the host is hardly ahead of the device.
+
+    With 6 MiB it is not ahead at all when backward begins: nothing overlaps a read of what backward needs first.
+    """
     simulated.configure_time(True, call_seconds=call_us * 1e-6)
     training.step(contextlib.nullcontext())
     plain_ms, _, plain = training.step(contextlib.nullcontext())
-    offload = Offload(store=SlowStore(), policy="all", budget="3MiB", host_budget=host_budget, codec="none")
+    offload = Offload(store=SlowStore(), policy="all", budget=budget, host_budget=host_budget, codec="none")
     for _ in range(4):
         step_ms, works, mine = training.step(offload)
     offload.close()
@@ -66,6 +70,6 @@ def test_copies_overlap_compute(training: Training, host_budget: Any, call_us: i
     for engine in ("to_host", "to_device"):
         chosen = [work for work in works if work.engine in ("compute", engine)]
         overlapped, copied = simulated.overlapped_bytes(chosen)
-        assert copied > 8 << 20
+        assert copied > 5 << 20
         assert overlapped >= 0.9 * copied
     assert step_ms <= 1.05 * plain_ms

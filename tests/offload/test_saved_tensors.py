@@ -242,7 +242,7 @@ def test_failed_read_keeps_no_graph_alive(staged: bool, tmp_path: Path) -> None:
     for _ in range(2):
         below = Broken(tmp_path)
         store: Any = StagedStore(below, HostCopies(), 4 << 20) if staged else below
-        offload = fastio.Offload(store=store, policy="all")
+        offload = fastio.Offload(store=store, policy="all", budget="1MiB")
         with offload:
             loss = network(torch.randn(512, 256)).square().mean()
         with contextlib.suppress(FastIOError):

@@ -241,9 +241,9 @@ def test_lock_is_held_while_a_pass_begins(tmp_path: Path, monkeypatch: pytest.Mo
     """Waiting bytes are recounted at the beginning of a pass; no other thread may change them meanwhile."""
     model, loss = mlp()
     offload = fastio.Offload(store=tmp_path, policy="all", budget=0)
-    count, held = offload._tiers.set_window, []
+    count, held = offload._tiers.begin_pass, []
     monkeypatch.setattr(
-        offload._tiers, "set_window", lambda window: held.append(offload._lock.locked()) or count(window)
+        offload._tiers, "begin_pass", lambda *given: held.append(offload._lock.locked()) or count(*given)
     )
     same(trained(model, loss, offload), trained(model, loss))
     offload.close()

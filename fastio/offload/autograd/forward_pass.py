@@ -40,6 +40,7 @@ class ForwardPass:
         self.trace = Trace()
         self.refused = False  # the store failed: later tensors stay in memory
         self.saved_tensors: dict[int, SavedTensor] = {}
+        self.kept_nbytes = 0  # of saved tensors that the plan keeps in memory
         self.order: Order | None = None
         self._planner = planner
         self._profile: Profile | None = None
@@ -119,7 +120,12 @@ class ForwardPass:
         ordinal = len(made) - 1
         self._run.waited = waits
         tier = HOST if ordinal in self._profile.hosted else DISK
-        return Placement(ordinal in self._profile.selected, waits, tier)
+        moves = ordinal in self._profile.selected
+        if not moves:
+            saved = self.saved_tensors[ordinal]
+            saved.kept = True
+            self.kept_nbytes += saved.nbytes
+        return Placement(moves, waits, tier)
 
     def should_encode(self, codec: str) -> bool:
         """Return whether to encode the newest saved tensor: not if encoding saved nothing in the profiled pass."""
@@ -195,7 +201,8 @@ class ForwardPass:
 
     def forget(self, saved: SavedTensor) -> None:
         """Remove a saved tensor that the graph released. May be called again after an interrupt."""
-        self.saved_tensors.pop(saved.ordinal, None)
+        if self.saved_tensors.pop(saved.ordinal, None) is not None and saved.kept:
+            self.kept_nbytes -= saved.nbytes
         twins = [twin for twin in self._by_bytes.pop(saved.key, ()) if twin is not saved]
         if twins:
             self._by_bytes[saved.key] = twins

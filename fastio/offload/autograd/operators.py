@@ -50,6 +50,11 @@ class PendingMoves:
         """Add the move of a tensor that ``operator`` saved."""
         self._moves.setdefault(operator, []).append(move)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors to move."""
+        return sum(move.saved.nbytes for moves in self._moves.values() for move in moves)
+
     def take(self, operator: Operator | None = None) -> list[PendingMove]:
         """Return and remove the moves of operators that have returned.
 

@@ -158,6 +158,7 @@ class SavingPass(Protocol):
     number: int
     refused: bool
     saved_tensors: dict[int, SavedTensor]
+    kept_nbytes: int
     order: Order | None
 
     def record_use(self, ordinal: int) -> None:
@@ -214,6 +215,7 @@ class SavedTensor:
         self.nbytes = span.nbytes
         self.device = storage.device
         self.tier: HoldingTier | None = None  # None until the tensor is moved out
+        self.kept = False  # the plan keeps it in memory
         self.state = State.RESIDENT
         # The weak reference keeps the storage's header, not its bytes, so no other storage gets its _cdata.
         self.source = WeakStorage(storage)
@@ -268,6 +270,7 @@ class SavedTensor:
     def in_memory(self) -> tuple[torch.UntypedStorage, int] | None:
         """Return a storage with the bytes and their shift in it; None if they must be read."""
         if self.live is not None:
+            self._handed_out = (weakref.ref(self.live), 0)
             return self.live, 0
         if self.buffer is not None and self.state is State.RESIDENT:
             return self.hand_out(self.buffer)
@@ -278,6 +281,11 @@ class SavedTensor:
             used_on_current_stream(storage, self.coded)
             return storage, self._handed_out[1]
         return None
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether autograd still has the storage that was handed out last."""
+        return self._handed_out is not None and self._handed_out[0]() is not None
 
     def hand_out(self, buffer: Buffer) -> tuple[torch.UntypedStorage, int]:
         """Return a buffer's storage and the shift of the bytes in it.

@@ -36,14 +36,29 @@ class Planner:
         self.latest: Profile | None = None
         self.least: int | None = None  # bytes: smaller activations on an accelerator stay; None: not known yet
         self._warned = False
-        # Activations that stay and activations in transfer share the budget.
-        parts = 2 if policy in UNPLANNED else 4
+        # Activations that stay and activations in transfer share the budget. Where all move, transfers have all of it:
+        # a budget of two of the largest activation lets one be transferred while the other is computed or used.
+        parts = 1 if policy in UNPLANNED else 4
         self.window = _WINDOW if budget is None else budget // parts
 
     @property
-    def ahead(self) -> int:
-        """Bytes that may be read ahead."""
-        return 0 if self.policy == "fastensor" else self.window
+    def transit(self) -> int:
+        """Bytes that may be written and read at a time: a window of each, but within the budget."""
+        budget = self._settings.budget
+        return 2 * self.window if budget is None else min(2 * self.window, budget)
+
+    def room_to_write(self, pending: int) -> int:
+        """Return the bytes that may wait for their write in forward. Those of ``pending`` bytes have not begun."""
+        return self.window if self._settings.budget is None else self.window - pending
+
+    def room_to_read(self, kept: int, busy: int) -> int:
+        """Return the bytes that may be read ahead in backward.
+
+        ``kept`` bytes stay in memory by the plan. ``busy`` bytes are in use, or still wait for their write.
+        """
+        if self.policy == "fastensor":
+            return 0
+        return self.window if self._settings.budget is None else self._settings.budget - kept - busy
 
     def prepare(self) -> None:
         """Plan the profiled passes that are not planned. Raises InfeasibleBudget."""

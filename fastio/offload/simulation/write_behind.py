@@ -7,6 +7,7 @@ seconds.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -34,13 +35,17 @@ def predict(
 ) -> Timeline:
     """Run one iteration in which the ``selected`` activations move out and back.
 
-    Compute waits while more than ``window`` bytes wait for their write, and for what it needs and is not back. At each
-    use of an activation, the next reads begin, as far as they fit into ``ahead`` bytes.
+    Compute waits while more than ``window`` bytes wait for their write, and for what it needs and is not back. The last
+    ``window`` bytes are still in memory when backward begins. At each use of an activation, the next reads begin, as
+    far as they and the activation in use fit into ``ahead`` bytes.
     """
     chosen = frozenset(selected)
     writes, stall, peak = _forward(moves, chosen, window)
     written_s = {write.activation: write.finish_s for write in writes}
-    reads, waited, backward_peak = _backward(moves, chosen, written_s, forward_s + stall, ahead)
+    start = forward_s + stall
+    for i in _last(moves, chosen, window):
+        written_s[i] = math.inf  # as if it were: it need not be read
+    reads, waited, backward_peak = _backward(moves, chosen, written_s, start, ahead)
     return Timeline(forward_s, backward_s, stall, waited, writes, reads, max(peak, backward_peak))
 
 
@@ -70,6 +75,17 @@ def _forward(moves: Sequence[Move], chosen: frozenset[int], window: int) -> tupl
     return tuple(writes), stall, peak
 
 
+def _last(moves: Sequence[Move], chosen: frozenset[int], room: int) -> list[int]:
+    """Return the chosen activations that were made last and fit into ``room`` bytes."""
+    last: list[int] = []
+    for i in sorted(chosen, reverse=True):
+        room -= moves[i].nbytes
+        if room < 0:
+            break
+        last.append(i)
+    return last
+
+
 def _backward(
     moves: Sequence[Move], chosen: frozenset[int], written_s: dict[int, float], start: float, ahead: int
 ) -> tuple[tuple[Transfer, ...], float, int]:
@@ -80,13 +96,13 @@ def _backward(
     coming = deque(i for i in uses if i in chosen)
     reads: list[Transfer] = []
     ready: dict[int, float] = {}
-    stall, idle_from, held = 0.0, start, 0
+    stall, idle_from, held, in_use = 0.0, start, 0, 0
 
     def fetch(i: int, now: float) -> None:
         nonlocal idle_from, held, peak
         held += moves[i].nbytes
         peak = max(peak, resident + held)
-        if written_s[i] > now:  # still in memory: its write is cancelled
+        if written_s[i] > now:  # still in memory
             ready[i] = now
             return
         begin = max(now, idle_from)
@@ -96,12 +112,13 @@ def _backward(
 
     for use in uses:
         now = start + (moves[use].needed_s or 0.0) + stall
+        held, in_use = held - in_use, 0
         if use in chosen:
             if use not in ready:
                 fetch(coming.popleft(), now)
             stall += max(0.0, ready[use] - now)
             now = max(now, ready[use])
-            held -= moves[use].nbytes
+            in_use = moves[use].nbytes
         else:
             resident -= moves[use].nbytes
         while coming and held + moves[coming[0]].nbytes <= ahead:

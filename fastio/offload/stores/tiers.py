@@ -16,6 +16,7 @@ from fastio.errors import FastIOError
 from fastio.offload.autograd.saved_tensor import LINE, PAGE, Buffer, SavedTensor, State
 from fastio.offload.codecs.saved_tensor_encoding import unpack
 from fastio.offload.report import Counts, Event, Traffic
+from fastio.offload.stores.loaded import Loaded
 from fastio.offload.stores.store_errors import without_frames
 
 _STORE_ERRORS = (FastIOError, OSError)  # what a store raises; anything else is a bug
@@ -58,15 +59,17 @@ class Tier:
     """Moves saved tensors to a store and back. Not thread-safe: the manager holds its lock around every call.
 
     Only a tier changes a saved tensor's ``state``. A tensor waits in ``_queued`` (live, not issued, can be cancelled),
-    then in ``_issued``. Both together hold at most ``window`` bytes. If the graph releases a tensor during a command,
-    it stays in ``_freed_in_flight`` until the command ends, because the device still uses its memory.
+    then in ``_issued``. Once written it is in ``loaded``, as is one that is read back: both stay in memory until
+    ``unload``. If the graph releases a tensor during a command, it stays in ``_freed_in_flight`` until the command
+    ends, because the device still uses its memory.
     """
 
-    def __init__(self, name: str, store: Store, counts: Counts, window: int) -> None:
+    def __init__(self, name: str, store: Store, counts: Counts, loaded: Loaded, window: int) -> None:
         self.name = name
         self.store = store
         self.window = window  # bytes of live tensors that may wait for their write
         self._counts = counts
+        self._loaded = loaded
         self._traffic = counts.traffic.setdefault(name, Traffic())
         self._whole_pages: bool = getattr(store, "whole_pages", False)
         self._queued: deque[SavedTensor] = deque()
@@ -85,8 +88,8 @@ class Tier:
         self._queued_bytes = sum(saved.stored_nbytes for saved in self._queued)
         self._issued_bytes = sum(saved.stored_nbytes for saved in self._issued)
 
-    def move_out(self, saved: SavedTensor, wait: bool) -> None:
-        """Begin to move a tensor out. Blocks while more than ``window`` bytes wait; with ``wait``, until none do.
+    def move_out(self, saved: SavedTensor, limit: int) -> None:
+        """Begin to move a tensor out. Blocks while more than ``limit`` bytes wait for their write.
 
         Never raises an error of the store.
         """
@@ -98,7 +101,6 @@ class Tier:
         self._queued.append(saved)
         self._queued_bytes += saved.stored_nbytes
         self.pump()
-        limit = 0 if wait else self.window
         # After an interrupt, bytes of a lost tensor count until the next pass begins.
         while self.waiting_bytes > limit and (self._issued or self._queued):
             if self._issued:
@@ -107,10 +109,11 @@ class Tier:
                 self._issue(self._queued.popleft())
             self.pump()
 
-    def pump(self, needed: Collection[int] = ()) -> None:
+    def pump(self, needed: Collection[int] | None = None) -> None:
         """Reap finished commands and issue queued writes. Writes wait while a read is in flight.
 
-        Backward is about to use the saved tensors with the indices ``needed``: they stay in memory, written or not.
+        Written tensors stay in memory. In backward, only those with the indices ``needed``, which it is about to use;
+        they are not written any more.
         """
         self._poll_store()
         while self._issued and self._is_over(self._issued[0]):
@@ -125,7 +128,7 @@ class Tier:
         depth = max(1, self.window // 2)
         # At least two: if they go through host memory, one is copied there while the other is written.
         while self._queued and (self._issued_bytes < depth or len(self._issued) < 2):
-            if self._queued[0].index in needed:
+            if needed is not None and self._queued[0].index in needed:
                 break
             self._issue(self._queued.popleft())
         self._poll_store()
@@ -148,6 +151,7 @@ class Tier:
         else:
             saved.buffer = Buffer.for_payload(saved.stored_nbytes, saved.device, saved.lead)
         saved.state = State.INFLIGHT
+        self._loaded.add(saved)
         self._reading[saved.index] = saved
         self._started[saved.index] = time.perf_counter()
         try:
@@ -188,19 +192,23 @@ class Tier:
         self._record_event("read", saved, began, settled)
 
     def unload(self, saved: SavedTensor) -> None:
-        """Drop the buffer of a tensor that was read back; the store still has the bytes."""
-        saved.buffer = None
+        """Drop the bytes in memory of a tensor in ``loaded``, which is not being read; the store has them too."""
+        saved.release_bytes()
         saved.state = State.DISK
+        self._loaded.discard(saved)
 
     def drop(self, saved: SavedTensor) -> None:
         """Free the bytes of a tensor that the graph released, now or when its command ends."""
         self.cancel(saved)
+        if saved in self._loaded and saved.state is State.RESIDENT:
+            self.unload(saved)
         if saved.state is State.RESIDENT and saved.held:  # never written
             saved.release_bytes()
             return
         if saved in self._issued:
             self._issued.remove(saved)
             self._issued_bytes -= saved.stored_nbytes
+        self._loaded.discard(saved)
         self._reading.pop(saved.index, None)
         if self._is_over(saved):
             self._forget(saved)
@@ -298,7 +306,7 @@ class Tier:
             assert saved.buffer is not None, "fetch gave it one"
             saved.buffer = unpack(saved, saved.buffer.bytes(saved.stored_nbytes))
 
-    def _finish_write(self, saved: SavedTensor, needed: Collection[int] = ()) -> None:
+    def _finish_write(self, saved: SavedTensor, needed: Collection[int] | None = None) -> None:
         began = time.perf_counter()
         self._issued.remove(saved)
         self._issued_bytes -= saved.stored_nbytes
@@ -313,12 +321,10 @@ class Tier:
             self._counts.moved += 1
             return
         now = time.perf_counter()
-        if saved.index in needed:  # reading it back would take as much memory
-            saved.state = State.RESIDENT
-            self._forget(saved, keep=True)
-        else:
-            saved.release_bytes()
-            saved.state = State.DISK
+        self._loaded.add(saved)
+        saved.state = State.RESIDENT
+        if needed is not None and saved.index not in needed:
+            self.unload(saved)
         self._traffic.written_bytes += saved.stored_nbytes
         self._traffic.writes += 1
         self._counts.stalled_write_s += self._stalled(saved, began, now)

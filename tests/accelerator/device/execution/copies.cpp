@@ -29,8 +29,11 @@ void* to_pointer(uintptr_t address) {
 }
 
 bool is_bytewise(const at::Tensor& one, const at::Tensor& other) {
-    return one.scalar_type() == other.scalar_type() && one.sizes() == other.sizes() &&
-           one.strides() == other.strides() && one.is_non_overlapping_and_dense() && !one.is_neg() && !one.is_conj();
+    if (one.scalar_type() != other.scalar_type() || one.sizes() != other.sizes() || one.is_neg() || one.is_conj())
+        return false;
+    // Dimensions of one element may have any strides, so contiguous tensors may differ in them.
+    return (one.is_contiguous() && other.is_contiguous()) ||
+           (one.strides() == other.strides() && one.is_non_overlapping_and_dense());
 }
 
 /// Queues a copy of bytes; without `is_async`, waits for it.

@@ -1,0 +1,36 @@
+"""The saved tensors of a manager that are in memory and in a store. Sizes are bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fastio.offload.autograd.saved_tensor import SavedTensor
+
+
+class Loaded:
+    """Saved tensors that were written and still are in memory, were read back, or are being read; oldest first."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[int, SavedTensor] = {}
+        self.nbytes = 0
+
+    def add(self, saved: SavedTensor) -> None:
+        """Add a saved tensor."""
+        if saved not in self:
+            self._tensors[saved.index] = saved
+            self.nbytes += saved.nbytes
+
+    def discard(self, saved: SavedTensor) -> None:
+        """Remove a saved tensor, if it is there."""
+        if self._tensors.pop(saved.index, None) is not None:
+            self.nbytes -= saved.nbytes
+
+    def recount(self) -> None:
+        """Count the bytes anew: an interrupt may have come between two lines of the methods above."""
+        self.nbytes = sum(saved.nbytes for saved in self)
+
+    def __contains__(self, saved: SavedTensor) -> bool:
+        return saved.index in self._tensors
+
+    def __iter__(self) -> Iterator[SavedTensor]:
+        return iter(list(self._tensors.values()))
