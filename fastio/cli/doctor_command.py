@@ -78,7 +78,8 @@ def _versions() -> dict[str, str]:
     found = {}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            # torch's own text names its build as well: 2.11.0+cu130.
+            found[package] = torch.__version__ if package == "torch" else version(package)
         except PackageNotFoundError:
             continue
     return found

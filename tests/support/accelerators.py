@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ _IS_CHILD = _REPORTS in os.environ
 _IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 _FOUND = pytest.StashKey[dict[Path, dict[str, list[dict[str, Any]]]]]()
 
-DEVICE = "cuda" if torch.cuda.is_available() and not _IS_CHILD else "simulated"
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # that the driver is too old for this torch
+    _HAS_CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if _HAS_CUDA and not _IS_CHILD else "simulated"
 """The type of the devices that tests marked ``gpu`` use."""
 
 if _IS_CHILD:

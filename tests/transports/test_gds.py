@@ -21,6 +21,7 @@ import torch
 
 from accelerators import DEVICE
 from fastio.backends.gds import GdsTransport
+from fastio.devices import cuda_extras
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
 from fastio.testing import TransportContract
 from fastio.testing.layouts import MIB, PAGE, Layout, Run
@@ -81,7 +82,7 @@ def test_without_kvikio_the_tool_names_the_package_to_install() -> None:
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert said.startswith("ToolUnavailableError")
     assert "kvikio does not import" in said
-    assert "pip install 'fastio[gds]'" in said
+    assert cuda_extras.cure("gds") in said
 
 
 @pytest.mark.parametrize(
