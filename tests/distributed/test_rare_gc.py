@@ -99,7 +99,7 @@ def test_overlapping_saves_and_other_code_leave_the_right_threshold() -> None:
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_end_causes_no_pass_unless_objects_are_frozen(frozen: bool) -> None:
-    """If other code froze objects, they must stay frozen, and a pass runs."""
+    """If other code froze objects, they must stay frozen, and a pass runs. Python 3.12 freezes some of its own."""
     generations: list[int] = []
 
     def note(phase: str, info: dict[str, Any]) -> None:
@@ -109,6 +109,7 @@ def test_end_causes_no_pass_unless_objects_are_frozen(frozen: bool) -> None:
     before: list[int] = []
     if frozen:
         gc.freeze()
+    some_are_frozen = gc.get_freeze_count() > 0
     passes = RareGC()
     passes.begin()
     gc.callbacks.append(note)
@@ -121,5 +122,5 @@ def test_end_causes_no_pass_unless_objects_are_frozen(frozen: bool) -> None:
         is_tracked = any(each is before for each in gc.get_objects())  # frozen objects are not among them
         gc.unfreeze()
     assert len(plans) > len(more)
-    assert bool(generations) == frozen
+    assert bool(generations) == some_are_frozen
     assert is_tracked != frozen
