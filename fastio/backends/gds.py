@@ -29,6 +29,7 @@ from fastio.errors import RefusedError, ToolUnavailableError, TransferError
 from fastio.files.full_write import write_all
 from fastio.memory import raw_memory
 from fastio.memory.staging_buffers import PAGE
+from fastio.runtime.handled_errors import HandledErrors
 from fastio.transports.transport import Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
 _PART = 16 << 20  # one kvikio task per part: with several, the others would still run after one fails
@@ -156,7 +157,7 @@ class _Transfers:
         self._operation = "write" if isinstance(request, WriteRequest) else "read"
         self._under_way: deque[tuple[Extent, Any]] = deque()
         self.sizes: list[int] = []  # bytes of each transfer
-        with self._refusals():
+        with HandledErrors((RuntimeError, OSError), self._refuse):
             self._file = kvikio.open(f"/proc/self/fd/{request.fd}", "r+" if self._operation == "write" else "r")
 
     def __enter__(self) -> _Transfers:
@@ -166,7 +167,7 @@ class _Transfers:
         for _extent, future in self._under_way:  # their memory must live until they end
             with contextlib.suppress(Exception):
                 future.get()
-        with self._refusals():
+        with HandledErrors((RuntimeError, OSError), self._refuse):
             self._file.close()
 
     def start(self, extent: Extent) -> None:
@@ -183,7 +184,7 @@ class _Transfers:
 
     def _finish_one(self) -> None:
         extent, future = self._under_way.popleft()  # a future's result can be read only once
-        with self._refusals():
+        with HandledErrors((RuntimeError, OSError), self._refuse):
             count: int = future.get()
         if count <= 0:
             raise TransferError(errno.EIO, self._operation, self._request.path, extent.offset)
@@ -196,16 +197,12 @@ class _Transfers:
         accelerator = devices.find(extent.device)
         memory = (accelerator.kvikio_memory if accelerator else raw_memory.view)(extent.address, extent.nbytes)
         self.sizes.append(extent.nbytes)
-        with self._refusals():
+        with HandledErrors((RuntimeError, OSError), self._refuse):
             move = self._file.pwrite if self._operation == "write" else self._file.pread
             return move(memory, extent.nbytes, extent.offset, max(extent.nbytes, 1))
 
-    @contextlib.contextmanager
-    def _refusals(self) -> Iterator[None]:
-        try:
-            yield
-        except (RuntimeError, OSError) as error:
-            raise RefusedError(f"{self._request.path}: kvikio could not {self._operation}: {error}") from error
+    def _refuse(self, error: Exception) -> None:
+        raise RefusedError(f"{self._request.path}: kvikio could not {self._operation}: {error}") from error
 
 
 def _parts(request: WriteRequest | ReadRequest) -> Iterator[Extent]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from fastio.errors import RefusedError, ToolUnavailableError
+from fastio.runtime.handled_errors import HandledErrors
 
 Stream = Any  # torch.cuda.Stream and those like it; torch.Stream lacks some of their methods before torch 2.7
 Event = Any
@@ -150,10 +151,10 @@ class Accelerator(abc.ABC):
             self.module.set_rng_state(state.cpu(), number)
 
 
-@contextlib.contextmanager
-def copy_errors() -> Iterator[None]:
+def copy_errors() -> HandledErrors[RuntimeError]:
     """Around copies between a device and pinned memory: torch's errors become RefusedError."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise RefusedError(f"a copy between a GPU and pinned memory failed: {error}") from error
+    return HandledErrors(RuntimeError, _refuse_copy)
+
+
+def _refuse_copy(error: RuntimeError) -> None:
+    raise RefusedError(f"a copy between a GPU and pinned memory failed: {error}") from error

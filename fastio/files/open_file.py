@@ -8,27 +8,26 @@ import io
 import os
 import stat
 from collections.abc import Iterator
+from functools import partial
 
 from fastio._native import Descriptor
 from fastio.errors import OUT_OF_DESCRIPTORS, FastIOError, TransferError
+from fastio.runtime.handled_errors import HandledErrors
 
 
-@contextlib.contextmanager
-def translate_open_limit(operation: str, path: str) -> Iterator[None]:
+def translate_open_limit(operation: str, path: str) -> HandledErrors[OSError | RuntimeError]:
     """Inside, an error of an open for which too many files are open becomes a TransferError that names ``path``.
 
     Errors of fastio pass as they are.
     """
-    try:
-        yield
-    except FastIOError:
-        raise
-    except (OSError, RuntimeError) as error:
-        for number in OUT_OF_DESCRIPTORS:
-            # torch's native code raises RuntimeErrors with the system's text.
-            if getattr(error, "errno", None) == number or f": {os.strerror(number)}" in str(error):
-                raise TransferError(number, operation, path) from error
-        raise
+    return HandledErrors((OSError, RuntimeError), partial(_raise_open_limit, operation, path))
+
+
+def _raise_open_limit(operation: str, path: str, error: OSError | RuntimeError) -> None:
+    for number in () if isinstance(error, FastIOError) else OUT_OF_DESCRIPTORS:
+        # torch's native code raises RuntimeErrors with the system's text.
+        if getattr(error, "errno", None) == number or f": {os.strerror(number)}" in str(error):
+            raise TransferError(number, operation, path) from error
 
 
 @contextlib.contextmanager

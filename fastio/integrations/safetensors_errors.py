@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from safetensors import SafetensorError
 
 from fastio.errors import FastIOError
+from fastio.runtime.handled_errors import HandledErrors
 
 
-@contextlib.contextmanager
-def safetensor_errors() -> Iterator[None]:
+def safetensor_errors() -> HandledErrors[FastIOError]:
     """Give each of fastio's errors that leaves the context SafetensorError as a further class."""
-    try:
-        yield
-    except FastIOError as error:
-        _extend(error)
-        raise
+    return HandledErrors(FastIOError, _extend)
 
 
 def _extend(error: FastIOError) -> FastIOError:

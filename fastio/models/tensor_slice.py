@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from fastio.errors import quoted
 from fastio.models.part_batches import Part
 from fastio.models.selection import Selection, select
+from fastio.runtime.handled_errors import HandledErrors
 
 
 class TensorSlice:
@@ -40,7 +41,7 @@ class TensorSlice:
         if selection is not None:
             return self._read(part._replace(selection=selection))
         tensor = self._read(part)
-        with _located(part):
+        with _with_place(part):
             return tensor[index].clone()
 
 
@@ -51,14 +52,15 @@ def selected(part: Part, index: Any) -> Selection | None:
     """
     if part.entry.stride is not None:  # its elements are not one behind the other
         return None
-    with _located(part):
+    with _with_place(part):
         return select(part.entry.shape, index)
 
 
-@contextlib.contextmanager
-def _located(part: Part) -> Iterator[None]:
-    try:
-        yield
-    except (IndexError, ValueError, TypeError) as error:
-        shape = quoted(part.entry.shape)
-        raise type(error)(f"{part.file.path}: {quoted(part.name)} has shape {shape}: {error}") from None
+def _with_place(part: Part) -> HandledErrors[Exception]:
+    """Inside, errors of an index get the file, the tensor and its shape."""
+    return HandledErrors((IndexError, ValueError, TypeError), partial(_raise_with_place, part))
+
+
+def _raise_with_place(part: Part, error: Exception) -> None:
+    shape = quoted(part.entry.shape)
+    raise type(error)(f"{part.file.path}: {quoted(part.name)} has shape {shape}: {error}") from None

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from functools import partial
 
 from fastio.errors import CorruptFileError, RefusedError, TransferError
+from fastio.runtime.handled_errors import HandledErrors
 
 
 class NativeError(Exception):
     """A native error: a kind and its fields. :func:`translate_native_errors` keeps it inside the package."""
 
 
-@contextlib.contextmanager
-def translate_native_errors(path: str) -> Iterator[None]:
+def translate_native_errors(path: str) -> HandledErrors[NativeError]:
     """Inside, native errors become public ones that name ``path``."""
-    try:
-        yield
-    except NativeError as error:
-        raise public_error(error, path) from None
+    return HandledErrors(NativeError, partial(_raise_public, path))
+
+
+def _raise_public(path: str, error: NativeError) -> None:
+    raise public_error(error, path) from None
 
 
 def public_error(error: NativeError, path: str) -> Exception:
