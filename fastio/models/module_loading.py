@@ -114,7 +114,7 @@ def read_new(
                     left += [Batch([part], [0]) for part in batch.parts]
                     continue
                 damaged.add(batch.parts[0].name)
-                _log.warning("load_model(strict=False) leaves out a damaged tensor: %s", error)
+                _log.warning("strict=False leaves out a damaged tensor: %s", error)
             else:
                 loaded.update(zip([part.name for part in batch.parts], tensors, strict=True))
     return loaded, damaged
