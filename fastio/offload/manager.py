@@ -47,7 +47,9 @@ class Offload:
     or a partition table is refused unless ``force`` is its serial number. ``budget``: bytes (or "8GiB") of memory for
     saved tensors: those that stay, wait for their write, were written and may be needed soon, are read ahead or in use.
     In forward, the tensors of the running operator come on top. Backward needs all tensors of one operator at once: if
-    they exceed the budget, memory exceeds it too, and a UserWarning says by how much. With a budget of 0 ("all" and
+    they exceed the budget, memory exceeds it too, and a UserWarning says by how much. By at most the tensors of one
+    operator, memory may exceed it without a warning in the first backward of a shape, whose order is a guess, and under
+    policies that keep tensors, whose plans do not count them; and by what a graph made by backward itself holds. With a budget of 0 ("all" and
     "fastensor" only) no write is left pending and nothing is read ahead. ``host_budget``: bytes of host memory (pinned
     for tensors on a GPU) for the tensors that come back soonest; the others go to the store.
 
