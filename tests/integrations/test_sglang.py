@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -15,6 +14,7 @@ import safetensors.torch
 import torch
 
 import fastio
+from stand_in_package import stand_in_package
 
 # What the plug-in uses of SGLang, in the shapes that its sources have: hooks around methods that are named by text, and
 # a default loader that reads files in threads, by a safe_open that it looks up in the library.
@@ -65,16 +65,9 @@ class DefaultModelLoader:
 
 
 @pytest.fixture
-def sglang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    for name, text in STAND_IN.items():
-        path = tmp_path / "sglang" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield importlib.import_module("sglang.srt.plugins.hook_registry")
-    for name in list(sys.modules):
-        if name.partition(".")[0] == "sglang":
-            del sys.modules[name]
+def sglang(tmp_path: Path) -> Iterator[Any]:
+    with stand_in_package("sglang", STAND_IN, tmp_path):
+        yield importlib.import_module("sglang.srt.plugins.hook_registry")
 
 
 def load_plugins(sglang: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -15,6 +14,7 @@ import safetensors.torch
 import torch
 
 import fastio
+from stand_in_package import stand_in_package
 
 # What the loader uses of vLLM, in the shapes that its sources have: the registry, and a default loader that finds files
 # by the name of the format and reads them by a safe_open that was imported before.
@@ -73,16 +73,9 @@ class Model(torch.nn.Linear):
 
 
 @pytest.fixture
-def vllm_loaders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    for name, text in STAND_IN.items():
-        path = tmp_path / "vllm" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield importlib.import_module("vllm.model_executor.model_loader")
-    for name in list(sys.modules):
-        if name.partition(".")[0] == "vllm" or name == "fastio.integrations.vllm":
-            del sys.modules[name]
+def vllm_loaders(tmp_path: Path) -> Iterator[ModuleType]:
+    with stand_in_package("vllm", STAND_IN, tmp_path, "fastio.integrations.vllm"):
+        yield importlib.import_module("vllm.model_executor.model_loader")
 
 
 def test_load_format_fastio_reads_with_fastio(vllm_loaders: Any, tmp_path: Path) -> None:
