@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 
 _LONGEST = 200  # characters
 _CURES = {
@@ -15,6 +16,14 @@ _CURES = {
 }
 OUT_OF_DESCRIPTORS = frozenset(_CURES)
 """The errnos of a call that cannot open a file because too many are open, whatever the path."""
+
+
+def errno_of(error: Exception, numbers: Iterable[int]) -> int | None:
+    """The first of these errnos that an error has, by number or, as torch's native code raises it, by its text."""
+    for number in numbers:
+        if getattr(error, "errno", None) == number or f": {os.strerror(number)}" in str(error):
+            return number
+    return None
 
 
 def quoted(value: object) -> str:

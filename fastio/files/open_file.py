@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from fastio._native import Descriptor
-from fastio.errors import OUT_OF_DESCRIPTORS, FastIOError, TransferError
+from fastio.errors import OUT_OF_DESCRIPTORS, FastIOError, TransferError, errno_of
 from fastio.runtime.handled_errors import HandledErrors
 
 
@@ -24,10 +24,9 @@ def translate_open_limit(operation: str, path: str) -> HandledErrors[OSError | R
 
 
 def _raise_open_limit(operation: str, path: str, error: OSError | RuntimeError) -> None:
-    for number in () if isinstance(error, FastIOError) else OUT_OF_DESCRIPTORS:
-        # torch's native code raises RuntimeErrors with the system's text.
-        if getattr(error, "errno", None) == number or f": {os.strerror(number)}" in str(error):
-            raise TransferError(number, operation, path) from error
+    number = None if isinstance(error, FastIOError) else errno_of(error, OUT_OF_DESCRIPTORS)
+    if number is not None:
+        raise TransferError(number, operation, path) from error
 
 
 @contextlib.contextmanager

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from fastio.dicts.explain import Explanation
 from fastio.engine import candidates as plan
 from fastio.engine.tool_selection import candidates, verifying_tools
 from fastio.errors import TransferError
+from fastio.files.open_file import opened
 from fastio.formats.detect import PT
 from fastio.sizes import format_size
 from fastio.transports import registry
@@ -91,19 +91,10 @@ def _tune(folder: str, nbytes: int, rounds: int, tell: Callable[[int, int], None
 
 def _drop_from_page_cache(path: str) -> bool:
     """Whether the page cache no longer holds the file."""
-    with _opened(path) as fd:
+    with opened(path) as (fd, size):
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        return not is_resident(fd, os.fstat(fd).st_size)
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+        return not is_resident(fd, size)
 
 
 def _answer(folder: str, work: str, nbytes: int) -> Explanation:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fastio.errors import OUT_OF_DESCRIPTORS, TransferError, quoted
+from fastio.errors import OUT_OF_DESCRIPTORS, TransferError, errno_of, quoted
 from fastio.sizes import format_size
 
 _FOLDER = "/dev/shm"  # where Linux keeps POSIX shared memory
@@ -52,15 +52,15 @@ def _made(nbytes: int) -> tuple[torch.UntypedStorage | None, int]:
     try:
         storage: torch.UntypedStorage = make._new_shared(nbytes)
         _reserve(storage)
-    except (OSError, RuntimeError) as error:  # torch's native code raises RuntimeErrors with the system's text
+    except (OSError, RuntimeError) as error:
         left = _LEFT.search(str(error))
         if left is not None:  # torch removes no segment that it could not make
             with contextlib.suppress(OSError):
                 os.unlink(f"{_FOLDER}{left[1]}")
-        for number in (*OUT_OF_DESCRIPTORS, errno.ENOSPC, errno.ENOMEM):
-            if getattr(error, "errno", None) == number or f": {os.strerror(number)}" in str(error):
-                return None, number
-        raise
+        number = errno_of(error, (*OUT_OF_DESCRIPTORS, errno.ENOSPC, errno.ENOMEM))
+        if number is None:
+            raise
+        return None, number
     return storage, 0
 
 
