@@ -17,6 +17,7 @@ from fastio.dicts.tool_record import BLANK, Budget, ToolRecord, Try
 
 TRIES, MOST_TRIES = 0.005, 4.0  # share of the time for all tries, and usual calls to begin with
 FIRST_TRIES = 1.5  # usual calls at once for each tool that was not measured near a size yet
+ENOUGH_FIRST_CALLS = 2  # of other processes, near a size: the tool counts as measured there
 FREE_SECONDS, MOST_SHARE = 0.01, 0.05  # of all that was spent, for tries beside a tool with a prior
 PAYBACK = 6.0  # the expected savings since the last call must be so many times the cost of a try
 FEW_TIMES_GAIN = (0.03, 0.03, 0.01)  # share of a call, added for a tool with 0, 1, 2 times: they may be outliers
@@ -59,7 +60,9 @@ class Exploration:
             if alike or (record.tried is not None and call - record.tried.call < PENDING_CALLS):
                 continue
             excess = max(math.expm1(min(gap + 0.5 * other.informative**2, 8.0)), LEAST_COST)
-            cost = TRY_SECONDS + plan.seconds * (excess if other.known else min(excess, MOST_COST))
+            # Processes that call a tool once know its first calls alone, and would each begin with a try of it.
+            seen = other.known or record.began(plan.bucket) >= ENOUGH_FIRST_CALLS
+            cost = TRY_SECONDS + plan.seconds * (excess if seen else min(excess, MOST_COST))
             gain = _expected_improvement(gap, other.informative)
             if other.slowdown > 0 and other.slowdown + RECOVERY_DEVIATIONS * other.informative > gap:
                 budget, gain = record.recovery, math.inf
@@ -67,7 +70,7 @@ class Exploration:
             else:
                 gain += FEW_TIMES_GAIN[other.nearby] if other.nearby < len(FEW_TIMES_GAIN) and not plan.first else 0.0
                 begun = record.last_used.get(plan.bucket // BAND, 0.0)
-                own = Budget(max(gain / PAYBACK, LEAST_SHARE), begun, credit=0.0 if other.known else FIRST_TRIES)
+                own = Budget(max(gain / PAYBACK, LEAST_SHARE), begun, credit=0.0 if seen else FIRST_TRIES)
                 budget = self.tries
                 at = max(own.due(cost, self.usual), budget.due(cost, self.usual))
                 if plan.has_prior:  # a program may end after a few large calls, and what ships is seldom wrong

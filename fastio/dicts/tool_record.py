@@ -119,6 +119,11 @@ class ToolRecord:
                 nearby += len(samples[at].values)
         return len(samples[bucket].values) if bucket in samples else 0, nearby
 
+    def began(self, bucket: int) -> int:
+        """The number of processes whose first call of the tool was at or near a bucket, as far as it is kept."""
+        near = range(bucket - NEAR, bucket + NEAR + 1)
+        return sum(len(samples.firsts) for at, samples in self.samples.items() if at in near)
+
     def fail(self, reason: str, call: int) -> None:
         count = 1 if self.failure is None else self.failure.count + 1
         wait = RETRY_CALLS * RETRY_GROWTH ** min(count - 1, MOST_GROWTHS)

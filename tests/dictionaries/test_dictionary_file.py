@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -250,6 +251,19 @@ def test_processes_of_one_call_each_still_find_the_best_tool() -> None:
         state = dictionary.__getstate__()
     assert set(tools) == set(times)
     assert tools[10:].count("posix") >= 9
+
+
+def test_processes_of_a_few_calls_do_not_each_begin_with_a_try_of_a_slow_tool() -> None:
+    times, warm = {"posix": 0.02, "numpy": 0.045}, Context("load", "pt", "cpu", resident=True)
+    dictionary, tries = Dictionary(), 0
+    for number in range(30):  # a model of four shards, loaded by one process after the other
+        dictionary = pickle.loads(pickle.dumps(dictionary))
+        tools = []
+        for _ in range(4):
+            tools.append(dictionary.choose(warm, 100 * MIB, tuple(times)).tool)
+            dictionary.observe(warm, 100 * MIB, tools[-1], times[tools[-1]])
+        tries += tools.count("numpy") if number >= 5 else 0
+    assert tries <= 5  # of 100 calls
 
 
 def test_what_another_process_wrote_meanwhile_is_kept(folder: Path) -> None:
