@@ -37,7 +37,8 @@ if _TYPE_CHECKING:
     from fastio.engine.seal import Sealed, seal
     from fastio.hybrid import Hybrid
     from fastio.integrations.safetensors_patch import patch_safetensors
-    from fastio.models import convert, load_file, load_into, load_model, safe_open, save_file, save_model
+    from fastio.models import load_file, load_into, load_model, safe_open, save_file, save_model
+    from fastio.models.conversion import convert
     from fastio.offload import Offload
 else:
     _LATER = {
@@ -45,7 +46,7 @@ else:
         "Hybrid": "hybrid",
         "Offload": "offload",
         "Sealed": "engine.seal",
-        "convert": "models",
+        "convert": "models.conversion",
         "load_file": "models",
         "load_into": "models",
         "load_model": "models",

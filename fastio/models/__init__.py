@@ -1,6 +1,5 @@
 """Weights of models: whole files, parts of them, many files, and straight into modules."""
 
-from fastio.models.conversion import Conversion, convert
 from fastio.models.module_loading import load_model
 from fastio.models.module_saving import save_model
 from fastio.models.single_file import load_file, save_file
@@ -8,9 +7,7 @@ from fastio.models.state_loading import load_into
 from fastio.models.tensor_reader import TensorReader, safe_open
 
 __all__ = [
-    "Conversion",
     "TensorReader",
-    "convert",
     "load_file",
     "load_into",
     "load_model",

@@ -93,14 +93,14 @@ def _problem(name: str, found: ModuleTensors, files: WeightFiles, target: Target
     tensor = found.tensors.get(name)
     if tensor is None:
         return ""
-    entry = files.entry(name)
+    entry, shape = files.entry(name), list(tensor.shape)
+    if entry.shape == shape and entry.dtype == tensor.dtype:
+        return ""
     where = f"{quoted(name)} in {files.file_of[name].path}"
-    if tuple(entry.shape) != tuple(tensor.shape):
-        return f"{where} has shape {quoted(entry.shape)}, the {target.noun}'s has {quoted(list(tensor.shape))}"
-    if entry.dtype != tensor.dtype:
-        conversion = target.conversion.format(entry.dtype)
-        return f"{where} has dtype {entry.dtype}, the {target.noun}'s is {tensor.dtype}: {conversion}"
-    return ""
+    if entry.shape != shape:
+        return f"{where} has shape {quoted(entry.shape)}, the {target.noun}'s has {quoted(shape)}"
+    conversion = target.conversion.format(entry.dtype)
+    return f"{where} has dtype {entry.dtype}, the {target.noun}'s is {tensor.dtype}: {conversion}"
 
 
 def _listed(problem: str, names: list[str]) -> list[str]:

@@ -18,6 +18,7 @@ from fastio.models.part_batches import Batch, Part, batches
 from fastio.models.part_reads import read_batch, read_into
 from fastio.models.selection import whole
 from fastio.models.weight_files import WeightFile, WeightFiles, open_weights
+from fastio.runtime.gc_pause import gc_paused
 from fastio.transports.transport import LOAD, Extent
 
 _CPU = torch.device("cpu")
@@ -71,13 +72,14 @@ def load_model(
         raise ValueError("device='meta': tensors there have no memory to load into; name the device to create them on")
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"expected a module, got {type(model).__name__}; load_into fills the tensors of a dict")
-    found = module_tensors(model)
-    with open_weights(filename, verify) as files:
-        plan = plan_load(module_target(model), found, files, strict)
-        names = plan.names
-        if not atomic and not _has_own_loading(model):
-            names = read_in_place(found, plan, files, policy)
-        loaded, damaged = read_new(found, names, files, created_on, policy, skip_damaged=atomic and not strict)
+    with gc_paused():  # a third of the time for ten thousand tensors
+        found = module_tensors(model)
+        with open_weights(filename, verify) as files:
+            plan = plan_load(module_target(model), found, files, strict)
+            names = plan.names
+            if not atomic and not _has_own_loading(model):
+                names = read_in_place(found, plan, files, policy)
+            loaded, damaged = read_new(found, names, files, created_on, policy, skip_damaged=atomic and not strict)
     _assign(model, found, plan, loaded)
     return plan.result(damaged)
 

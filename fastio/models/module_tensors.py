@@ -78,6 +78,8 @@ def tied_groups(tensors: Mapping[str, torch.Tensor]) -> list[TiedGroup]:
             same.setdefault(where, []).append((*dense_tensors.span(tensor), name))
     groups = []
     for spans in same.values():
+        if len(spans) == 1:
+            continue
         for group in _overlapping(sorted(spans)):
             if len(group) > 1:
                 begin, end = min(span[0] for span in group), max(span[1] for span in group)

@@ -14,6 +14,7 @@ from fastio.models.load_plan import STATE, plan_load
 from fastio.models.module_loading import read_in_place, read_new
 from fastio.models.module_tensors import ModuleTensors, is_tensor_of_tensors
 from fastio.models.weight_files import open_weights
+from fastio.runtime.gc_pause import gc_paused
 from fastio.transports.transport import LOAD
 
 _CPU = torch.device("cpu")
@@ -52,11 +53,12 @@ def load_into(
     ([], [])
     """
     check(policy, LOAD)
-    found = _tensors_of(state)
-    with open_weights(filename, verify) as files:
-        plan = plan_load(STATE, found, files, strict)
-        names = plan.names if atomic else read_in_place(found, plan, files, policy)
-        loaded, damaged = read_new(found, names, files, _CPU, policy, skip_damaged=atomic and not strict)
+    with gc_paused():  # as in load_model
+        found = _tensors_of(state)
+        with open_weights(filename, verify) as files:
+            plan = plan_load(STATE, found, files, strict)
+            names = plan.names if atomic else read_in_place(found, plan, files, policy)
+            loaded, damaged = read_new(found, names, files, _CPU, policy, skip_damaged=atomic and not strict)
     for name, tensor in loaded.items():
         target = found.tensors[name]
         with torch.inference_mode(target.is_inference()), torch.no_grad():

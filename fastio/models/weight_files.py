@@ -176,9 +176,10 @@ def _check_index(located: Located, file_of: dict[str, WeightFile]) -> None:
     index = located.shard_index
     if index is None:
         return
+    called = {file: os.path.basename(file.path) for file in set(file_of.values())}
     for name, expected in index.files.items():
         found = file_of.get(name)
-        if found is None or os.path.basename(found.path) != expected:
+        if found is None or called[found] != expected:
             where = "no file of it has that tensor" if found is None else f"it is in {os.path.basename(found.path)}"
             raise CorruptFileError(
                 index.path, name, f"is said to be in {quoted(expected)}, but {where}: files of two models, or of two "
