@@ -227,6 +227,17 @@ def refusals(folder: Path) -> Iterator[tuple[str, str, dict[str, Any], type[Exce
     yield "object.pt", "x.safetensors", {}, Exception, "weights_only=True refuses"
 
 
+def test_a_tensor_may_have_an_empty_name(tmp_path: Path) -> None:
+    expected = {"": torch.arange(5000.0), "other": torch.ones(3)}
+    torch.save(expected, tmp_path / "a.pt")
+    fastio.convert(tmp_path / "a.pt", tmp_path / "a.safetensors")
+    assert equal(safetensors.torch.load_file(tmp_path / "a.safetensors"), expected)
+    assert fastio.verify(tmp_path / "a.safetensors").checksummed
+    fastio.convert(tmp_path / "a.safetensors", tmp_path / "shards", max_shard_size=16 << 10)
+    with fastio.safe_open(tmp_path / "shards") as file:
+        assert equal(dict(file.tensors()), expected)
+
+
 def test_what_cannot_be_converted_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     for source, target, options, error, match in refusals(tmp_path):
         before = {path: path.read_bytes() for path in tmp_path.iterdir()}
