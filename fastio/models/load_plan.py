@@ -74,7 +74,7 @@ def plan_load(target: Target, found: ModuleTensors, files: WeightFiles, strict: 
         problems = [
             *_listed("missing from the files", missing),
             *_listed(f"not in the {target.noun}", others),
-            *_listed(f"stored apart, but tied to another tensor of the {target.noun}", further),
+            *_listed("further names of tied tensors", further),
             *problems,
         ]
     if problems:
