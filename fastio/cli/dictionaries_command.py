@@ -9,12 +9,14 @@ from typing import Any
 
 import click
 
+from fastio.cli.files import check_folder
 from fastio.cli.messages import TROUBLE, echo_json, escaped, visible
 from fastio.cli.tables import show_table
 from fastio.dicts.defaults import folder
 from fastio.dicts.explain import describe
 from fastio.dicts.fingerprint import Fingerprint
 from fastio.dicts.sizes import describe_seconds
+from fastio.engine.operation import COLUMNS, IN_PLACE
 from fastio.inspect.dictionaries import Learned, StoredDictionary, clear, stored
 from fastio.inspect.tuning import ROUNDS, SIZES, WORKS, Tuned, tune
 from fastio.sizes import format_size, parse_size
@@ -90,6 +92,7 @@ def tune_tools(where: str, largest: str, rounds: int, as_json: bool) -> None:
         raise click.UsageError(f"--largest {visible(largest)}: expected {format_size(SIZES[0])} or more")
     if folder() is None:
         raise click.UsageError(_where())
+    check_folder(where)
     with click.progressbar(length=len(sizes) * rounds, label="tuning", file=sys.stderr) as bar:
 
         def tell(nbytes: int, done: int) -> None:
@@ -130,7 +133,8 @@ def _where() -> str:
 def _sentence(learned: Learned) -> str:
     context = learned.context
     circumstances = describe(context)
-    what = f"{context.op} of .{context.format} on {context.device}" + (f", {circumstances}" if circumstances else "")
+    kind = {IN_PLACE: "in place", COLUMNS: "of columns"}.get(context.format, f"of .{context.format}")
+    what = f"{context.op} {kind} on {context.device}" + (f", {circumstances}" if circumstances else "")
     said = f"{what}: {_count(learned.times, 'time')} of {', '.join(learned.tools) or 'no tool'}"
     if learned.fastest:
         sizes = [format_size(nbytes) for nbytes in learned.fastest]

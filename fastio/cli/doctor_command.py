@@ -13,6 +13,7 @@ import click
 import torch
 
 from fastio import _native, config
+from fastio.cli.files import check_folder
 from fastio.cli.messages import echo_json, escaped
 from fastio.cli.tables import show_table
 from fastio.dicts import fingerprint
@@ -48,6 +49,7 @@ def doctor(folder: str, as_json: bool) -> None:
 
 def _answers(folder: str) -> dict[str, str]:
     """The checks by name. OSError if a file cannot be written into the folder."""
+    check_folder(folder)
     with tempfile.TemporaryDirectory(prefix=".fastio-doctor-", dir=folder) as empty:
         direct = direct_io(Path(empty))
     marks = fingerprint.of(folder)

@@ -1,7 +1,8 @@
-"""The files that a path on the command line means."""
+"""The files and folders that a path on the command line means."""
 
 from __future__ import annotations
 
+import errno
 import os
 
 from fastio.files.open_file import check_regular
@@ -14,3 +15,11 @@ def files_of(path: str) -> tuple[str, ...]:
         return contents(path).files
     check_regular(path)
     return (path,)
+
+
+def check_folder(path: str) -> None:
+    """FileNotFoundError or NotADirectoryError, with the cure, if a path is no folder that exists."""
+    if not os.path.exists(path):
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder; make it first, or name another", path)
+    if not os.path.isdir(path):
+        raise NotADirectoryError(errno.ENOTDIR, "this is a file, expected a folder: name the folder it is in", path)

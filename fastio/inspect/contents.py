@@ -124,8 +124,8 @@ def _contents_of_plain(path: str, fd: int, size: int, file_format: str) -> Conte
         metadata = tensor_table.read(path, fd, size).metadata or {}
         try:
             source = safetensors_format.source(path, fd, size, verify=True)
-        except ChecksumError:  # what it holds can be listed all the same
-            notes = ("its checksums are malformed, or another file's: fastio verify says which, and the cure",)
+        except (ChecksumError, FormatError):  # what it holds can be listed all the same
+            notes = ("its checksums cannot be used: fastio verify says why, and the cure",)
             source = safetensors_format.source(path, fd, size)
     else:
         source = formats.module(file_format).source(path, fd, size)

@@ -10,6 +10,7 @@ import torch
 from fastio.engine.extent_reads import read_extents
 from fastio.errors import CorruptFileError
 from fastio.files.open_file import opened
+from fastio.formats.detect import NPY
 from fastio.formats.pt.reader import crc_mismatch
 from fastio.inspect import values
 from fastio.inspect.contents import Contents, StoredTensor
@@ -39,6 +40,8 @@ def differences(first: Contents, second: Contents) -> Iterator[TensorDifference]
     Reads both files' bytes; a tensor that is all of a record with a CRC-32 is compared with it (CorruptFileError).
     """
     others = {tensor.name: tensor for tensor in second.tensors}
+    if _is_nameless(first) and _is_nameless(second):
+        others = {first.tensors[0].name: second.tensors[0]}
     for one in first.tensors:
         other = others.pop(one.name, None)
         if other is None:
@@ -53,6 +56,11 @@ def differences(first: Contents, second: Contents) -> Iterator[TensorDifference]
                 yield TensorDifference(one.name, VALUES, (described(one), described(other)), found)
     for other in others.values():
         yield TensorDifference(other.name, ONLY_SECOND, ("", described(other)))
+
+
+def _is_nameless(found: Contents) -> bool:
+    """Whether it is one tensor without a name: an array, or a ``.pt`` of a single tensor."""
+    return len(found.tensors) == 1 and (found.format == NPY or not found.tensors[0].name)
 
 
 def described(tensor: StoredTensor) -> str:

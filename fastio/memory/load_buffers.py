@@ -22,7 +22,7 @@ import torch
 
 from fastio import _native
 from fastio.memory.pinned_memory import pinned, pinned_bytes
-from fastio.memory.shared_memory import check_room, shared_storage
+from fastio.memory.shared_memory import check_room, empty_shared_storage, shared_storage
 from fastio.memory.staging_buffers import HostMemory
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import Extent, Span
@@ -124,7 +124,8 @@ class LoadBuffers:
         if found is not None:
             return found
         if region.nbytes == 0:
-            return empty_storage()  # a new one each time: tensors without elements share nothing
+            # A new one each time: tensors without elements share nothing.
+            return empty_shared_storage() if self._into == SHARED else empty_storage()
         start = self._starts[region.name]
         made = pinned_bytes if self._into == PINNED else bytes_of
         found = self._storages[region.name] = made(self._mapping, start, region.nbytes).untyped_storage()

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from fastio.errors import ModelMismatchError, quoted
+from fastio.formats.detect import PT
 from fastio.models.module_tensors import ModuleTensors, tied_groups
 from fastio.models.weight_files import WeightFiles
 
@@ -63,12 +64,19 @@ def plan_load(target: Target, found: ModuleTensors, files: WeightFiles, strict: 
     names = [name for name in files.in_order() if name in expected and name not in aliases]
     read = set(names)
     missing = sorted(name for name in expected - read if aliases.get(name) not in read)
-    unexpected = sorted(files.file_of.keys() - read)
+    shared = {name for name, kept in aliases.items() if kept in read and _is_stored_once(files, name, kept)}
+    unexpected = sorted(files.file_of.keys() - read - shared)
     problems = [problem for name in names if (problem := _problem(name, found, files, target))]
     nested = _common_prefix(missing, files) if strict else ""
     if strict:
-        names_differ = [*_listed("missing from the files", missing), *_listed(f"not in the {target.noun}", unexpected)]
-        problems = [*names_differ, *problems]
+        others = [name for name in unexpected if name not in expected]
+        further = [name for name in unexpected if name in expected]
+        problems = [
+            *_listed("missing from the files", missing),
+            *_listed(f"not in the {target.noun}", others),
+            *_listed("further names of tied tensors", further),
+            *problems,
+        ]
     if problems:
         said = "\n    ".join([*problems[:_SHOWN], *([f"and {len(problems) - _SHOWN} more"] * (len(problems) > _SHOWN))])
         ignored = "; strict=False ignores names that one side lacks" if strict and (missing or unexpected) else ""
@@ -77,6 +85,15 @@ def plan_load(target: Target, found: ModuleTensors, files: WeightFiles, strict: 
             f"Nothing was loaded. Make the {target.noun} as it was saved{ignored}{nested}"
         )
     return LoadPlan(names, aliases, overlapping, missing, unexpected)
+
+
+def _is_stored_once(files: WeightFiles, name: str, kept: str) -> bool:
+    """Whether two names are one tensor of a ``.pt``, as those of a tied module's state dict are."""
+    file = files.file_of.get(name)
+    if file is None or file.format != PT or file is not files.file_of.get(kept):
+        return False
+    one, other = files.entry(name), files.entry(kept)
+    return (one.offset, one.dtype, one.shape, one.stride) == (other.offset, other.dtype, other.shape, other.stride)
 
 
 def _common_prefix(missing: list[str], files: WeightFiles) -> str:

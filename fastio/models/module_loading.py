@@ -57,7 +57,8 @@ def load_model(
 
     Returns:
         (missing, unexpected): names that the files lack (and those of damaged tensors), and names that the module
-        lacks, sorted. Of tied tensors one name is enough; further ones in the files are unexpected.
+        lacks, sorted. Of tied tensors one name is enough; further ones in the files are unexpected, unless
+        a ``.pt`` stores them as one.
 
     Raises:
         ModelMismatchError (a RuntimeError): names, shapes or dtypes differ. UnsupportedError: the module holds tensors

@@ -109,11 +109,16 @@ def _save_folder(
     old = {name for name in os.listdir(folder) if is_model_file(name)}
     if several and old.intersection(shards):
         remove_files(folder, old.intersection({INDEX_NAME, "model.safetensors"}))
-    for file, content in contents.items():
-        api.save(content, os.path.join(folder, file), policy=policy, format=SAFETENSORS, **arguments)
-    if several:
-        total = sum(tensor.nbytes for tensor in tensors.values())
-        _write(os.path.join(folder, INDEX_NAME), index_text(shards, total, text))
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    index = index_text(shards, total, text) if several else None
+    try:
+        for file, content in contents.items():
+            api.save(content, os.path.join(folder, file), policy=policy, format=SAFETENSORS, **arguments)
+        if index is not None:
+            _write(os.path.join(folder, INDEX_NAME), index)
+    except BaseException:
+        remove_new_files(folder, set(shards), old, index)
+        raise
     # Also if the save before was interrupted: what is left of it must not be taken for this one's.
     remove_files(folder, old - shards.keys() - ({INDEX_NAME} if several else set()))
 
@@ -123,6 +128,18 @@ def _write(path: str, content: bytes) -> None:
         new.allocate(len(content))
         write_all(path, new.fd, memoryview(content), 0)
         new.commit(durable=True)
+
+
+def remove_new_files(folder: str, shards: set[str], old: set[str], index: bytes | None) -> None:
+    """Remove what a failed save wrote into a folder under names that were free.
+
+    Not if its index has replaced an old one, as before a failed fsync: then all of the new model is there.
+    """
+    if index is not None and INDEX_NAME in old:
+        with contextlib.suppress(OSError), open(os.path.join(folder, INDEX_NAME), "rb") as file:
+            if file.read() == index:
+                return
+    remove_files(folder, (shards if index is None else {*shards, INDEX_NAME}) - old)
 
 
 def remove_files(folder: str, names: set[str]) -> None:

@@ -42,7 +42,7 @@ def load_into(
 
     Returns:
         (missing, unexpected): names that the files lack, and names that the state lacks, sorted. Of tensors that share
-        their memory one name is enough; further ones in the files are unexpected.
+        their memory one name is enough; further ones in the files are unexpected, unless a ``.pt`` stores them as one.
 
     Raises:
         ModelMismatchError (a RuntimeError): names, shapes or dtypes differ. FormatError: a tensor has no memory, or two

@@ -28,7 +28,7 @@ def public_error(error: NativeError, path: str) -> Exception:
         number, operation, offset = fields
         return TransferError(number, operation, path, offset)
     if kind == "truncated":
-        return CorruptFileError(path, None, f"ends at byte {fields[0]}, before the data it promises: it was cut short")
+        return CorruptFileError(path, None, f"has no byte {fields[0]}, where it promises data: it was cut short")
     if kind == "malformed":
         record, problem = fields
         return CorruptFileError(path, record.decode("utf-8", "replace") or None, problem)

@@ -81,10 +81,13 @@ def test_copied_checksums_are_replaced_by_a_seal(tmp_path: Path) -> None:
     safetensors.torch.save_file({"a": torch.ones(3)}, path, {"fastio.checksums": '{"version":1,"table":"00000000"}'})
     assert "of other tensors" in run("verify", path, status=1).stderr
     listed = run("inspect", path).stdout
-    assert "note: its checksums are malformed, or another file's" in listed
+    assert "note: its checksums cannot be used" in listed
     assert "metadata" not in listed
     run("seal", path)
     assert "verified" in run("verify", path).stdout
+    (tmp_path / "a.safetensors.fastio-checksums.json").write_text('{"version": 2}')  # a newer fastio's
+    assert "note: its checksums cannot be used" in run("inspect", path).stdout
+    assert "install a newer fastio" in run("verify", path, status=2).stderr
 
 
 def test_a_damaged_header_is_not_sealed(tmp_path: Path) -> None:

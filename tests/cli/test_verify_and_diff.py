@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -95,6 +96,13 @@ class TestDiff:
         fastio.save(tensors, tmp_path / "a.safetensors")
         assert run("diff", tmp_path / "a.pt", tmp_path / "a.safetensors").output == ""
         assert json.loads(run("diff", tmp_path / "a.pt", tmp_path / "a.safetensors", "--json").stdout) == []
+
+    def test_tensors_without_names(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "a.npy", np.arange(6.0))
+        fastio.convert(tmp_path / "a.npy", tmp_path / "a.pt")
+        run("diff", tmp_path / "a.npy", tmp_path / "a.pt")
+        torch.save(torch.zeros(6, dtype=torch.float64), tmp_path / "b.pt")
+        assert run("diff", tmp_path / "a.npy", tmp_path / "b.pt", status=1).stdout.startswith("array: 5 of 6 elements")
 
     def test_kinds_of_difference(self, tmp_path: Path) -> None:
         one, other = tmp_path / "a.pt", tmp_path / "b.pt"

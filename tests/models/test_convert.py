@@ -216,6 +216,8 @@ def refusals(folder: Path) -> Iterator[tuple[str, str, dict[str, Any], type[Exce
     yield "two.pt", "x.safetensors", {"max_shard_size": "5GB"}, ValueError, "max_shard_size= makes a folder"
     yield "two.pt", "x", {"max_shard_size": "much"}, ValueError, "max_shard_size='much'"
     yield "two.pt", "two.pt", {"force": True}, fastio.FastIOError, "this is a file of the source"
+    (folder / "plain").touch()
+    yield "two.pt", "plain", {"max_shard_size": 8}, FileExistsError, "expected a folder for shards"
     yield "two.pt", "one.pt", {}, FileExistsError, "there is such a file already.*--force"
     yield "two.pt", "no/x.pt", {}, FileNotFoundError, "the folder to save into does not exist"
     yield "none.pt", "x.safetensors", {}, FileNotFoundError, r"none\.pt"
@@ -225,6 +227,17 @@ def refusals(folder: Path) -> Iterator[tuple[str, str, dict[str, Any], type[Exce
     yield "legacy.pt", "x.safetensors", {}, fastio.FormatError, "legacy format"
     torch.save({"x": Path("p")}, folder / "object.pt")
     yield "object.pt", "x.safetensors", {}, Exception, "weights_only=True refuses"
+
+
+def test_a_tensor_may_have_an_empty_name(tmp_path: Path) -> None:
+    expected = {"": torch.arange(5000.0), "other": torch.ones(3)}
+    torch.save(expected, tmp_path / "a.pt")
+    fastio.convert(tmp_path / "a.pt", tmp_path / "a.safetensors")
+    assert equal(safetensors.torch.load_file(tmp_path / "a.safetensors"), expected)
+    assert fastio.verify(tmp_path / "a.safetensors").checksummed
+    fastio.convert(tmp_path / "a.safetensors", tmp_path / "shards", max_shard_size=16 << 10)
+    with fastio.safe_open(tmp_path / "shards") as file:
+        assert equal(dict(file.tensors()), expected)
 
 
 def test_what_cannot_be_converted_is_refused_and_nothing_is_written(tmp_path: Path) -> None:

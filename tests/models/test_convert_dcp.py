@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,20 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path, writer: str, dimension: i
     with pytest.raises(fastio.CheckpointError, match="there is no such file"):
         fastio.convert(tmp_path / "dcp", tmp_path / "a.safetensors")
     assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize("dimension", [0, 1])
+@pytest.mark.parametrize("at", [100, 1400])
+def test_parts_that_overlap_or_lie_outside_are_refused(tmp_path: Path, dimension: int, at: int) -> None:
+    save({"wide": torch.randn(1500, 1500)}, tmp_path / "dcp", "torch", dimension)
+    path = tmp_path / "dcp" / ".metadata"
+    metadata = pickle.loads(path.read_bytes())
+    chunks = metadata.state_dict_metadata["wide"].chunks
+    moved = torch.Size([at if axis == dimension else 0 for axis in (0, 1)])
+    known = metadata.storage_data
+    known[MetadataIndex("wide", moved)] = known[MetadataIndex("wide", chunks[1].offsets)]
+    chunks[1] = ChunkStorageMetadata(moved, chunks[1].sizes)
+    path.write_bytes(pickle.dumps(metadata))
+    with pytest.raises(fastio.CorruptFileError, match="its parts do not fill its shape"):
+        fastio.convert(tmp_path / "dcp", tmp_path / "a.safetensors")
+    assert not (tmp_path / "a.safetensors").exists()

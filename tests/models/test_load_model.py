@@ -135,6 +135,26 @@ def test_missing_and_unexpected_names_are_the_librarys(tmp_path: Path) -> None:
     assert equal(values(model), values(library))
 
 
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_pt_of_a_tied_models_state_dict_fits_it(tmp_path: Path, atomic: bool) -> None:
+    torch.save(Model(1).state_dict(), tmp_path / "a.pt")
+    model = Model(2)
+    assert fastio.load_model(model, tmp_path / "a.pt", atomic=atomic) == ([], [])
+    assert equal(values(model), values(Model(1)))
+    with torch.device("meta"):
+        model = Model(2)
+    assert fastio.load_model(model, tmp_path / "a.pt", atomic=atomic) == ([], [])
+    assert equal(values(model), values(Model(1)))
+    assert model.head.weight is model.embedding.weight
+    state = Model(2).state_dict()
+    assert fastio.load_into(state, tmp_path / "a.pt", atomic=atomic) == ([], [])
+    assert equal(state, values(Model(1)))
+
+    torch.save(Model(1, tied=False).state_dict(), tmp_path / "apart.pt")
+    with pytest.raises(fastio.ModelMismatchError, match=r"further names of tied tensors: 'head\.weight'"):
+        fastio.load_model(Model(2), tmp_path / "apart.pt", atomic=atomic)
+
+
 def test_both_names_of_tied_weights_in_the_file_are_one_too_many(tmp_path: Path) -> None:
     fastio.save_file({name: tensor.clone() for name, tensor in Model(1).state_dict().items()}, tmp_path / "a")
     with pytest.raises(RuntimeError, match=r"head\.weight"):

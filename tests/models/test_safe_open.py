@@ -186,6 +186,10 @@ def test_many_files_are_one_collection(tmp_path: Path, how: str) -> None:
 def test_a_folder_with_one_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no file of safetensors"):
         fastio.safe_open(tmp_path)
+    (tmp_path / ".metadata").touch()  # as in a checkpoint of DCP
+    with pytest.raises(FileNotFoundError, match=r"convert it by fastio\.convert"):
+        fastio.safe_open(tmp_path)
+    (tmp_path / ".metadata").unlink()
     for name in ("adapter.safetensors", "model.safetensors"):
         fastio.save_file({name: torch.ones(3)}, tmp_path / name)
         with fastio.safe_open(tmp_path) as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 
 import fastio
 from fastio import api
+from fastio.files.atomic_file import AtomicFile
 from fastio.models.shards import split
 
 INDEX = "model.safetensors.index.json"
@@ -109,6 +111,7 @@ def test_an_interrupted_save_never_leaves_a_mixture(
     """What the folder then holds is the old model, the new one, or an error."""
     if old is not None:
         fastio.save_model(small(1), tmp_path, max_shard_size=old)
+    before = set(os.listdir(tmp_path))
     calls: list[int] = []
     original = api.save
 
@@ -122,6 +125,7 @@ def test_an_interrupted_save_never_leaves_a_mixture(
     try:
         fastio.save_model(small(2), tmp_path, max_shard_size=new)
     except OSError:
+        assert set(os.listdir(tmp_path)) <= before  # a full disk would stay full
         loaded = small(3)
         try:
             fastio.load_model(loaded, tmp_path)
@@ -133,6 +137,33 @@ def test_an_interrupted_save_never_leaves_a_mixture(
         loaded = small(3)
         fastio.load_model(loaded, tmp_path)
         assert equal(loaded, small(2))
+
+
+def test_an_interrupt_behind_the_last_rename_leaves_the_new_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fastio.save_model(small(1), tmp_path / "folder", max_shard_size="1KB")
+    fastio.save_model(small(2), tmp_path / "new", max_shard_size="1KB")
+    original = AtomicFile.commit
+
+    def interrupted(new: AtomicFile, durable: bool) -> None:
+        original(new, durable)
+        if new.path.endswith(INDEX):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(AtomicFile, "commit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fastio.convert(tmp_path / "new", tmp_path / "folder", max_shard_size="700B", force=True)
+    loaded = small(3)
+    fastio.load_model(loaded, tmp_path / "folder")
+    assert equal(loaded, small(2))
+    with pytest.raises(KeyboardInterrupt):
+        fastio.save_model(small(4), tmp_path / "folder", max_shard_size="1KB")
+    fastio.load_model(loaded, tmp_path / "folder")
+    assert equal(loaded, small(4))
+    with pytest.raises(KeyboardInterrupt):
+        fastio.save_model(small(4), tmp_path / "free", max_shard_size="1KB")
+    assert os.listdir(tmp_path / "free") == []
 
 
 def test_a_shard_without_its_index_is_no_model(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from fastio.files.atomic_file import AtomicFile
 from fastio.files.full_write import write_all
 from fastio.formats.detect import SAFETENSORS
 from fastio.models.conversion.destinations import Destination
-from fastio.models.module_saving import remove_files
+from fastio.models.module_saving import remove_files, remove_new_files
 from fastio.models.shards import INDEX_NAME, is_model_file
 
 
@@ -40,13 +40,10 @@ def commit_shards(to: Destination, shards: Sequence[AtomicFile], index: tuple[st
             files.append(new)
             if old.intersection(names):
                 remove_files(to.path, old.intersection({INDEX_NAME, "model.safetensors"}))
-        committed: set[str] = set()
         try:
             for new in files:
-                name = os.path.basename(new.path)
-                committed.add(name)
                 commit_file(new, SAFETENSORS)
         except BaseException:
-            remove_files(to.path, committed - old)
+            remove_new_files(to.path, set(names), old, None if index is None else index[1])
             raise
     remove_files(to.path, old - {*names, *([INDEX_NAME] if index is not None else [])})

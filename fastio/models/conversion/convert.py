@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -153,6 +154,9 @@ def _folder(to: Destination) -> Iterator[None]:
     if to.shard_size is None or os.path.isdir(to.path):
         yield
         return
+    if os.path.lexists(to.path):
+        problem = "this is a file, expected a folder for shards: name another destination"
+        raise FileExistsError(errno.EEXIST, problem, to.path)
     os.makedirs(to.path)
     try:
         sync_folder(os.path.dirname(to.path) or os.curdir)

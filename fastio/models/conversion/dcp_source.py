@@ -121,14 +121,15 @@ def _damaged(path: str, stored: Stored) -> CorruptFileError:
 def _tensor(folder: str, name: str, described: Any, boxes: list[_Box]) -> SourceTensor:
     shape, dtype = tuple(described.size), described.properties.dtype
     boxes.sort(key=lambda box: box.begin)
-    if sum(torch.Size(box.size).numel() for box in boxes) != described.size.numel():
+    in_order = _in_order(boxes, shape)
+    if not _fill(boxes, shape) or not (in_order or _are_apart(boxes)):
         raise CorruptFileError(
             metadata_file.path_of(folder),
             name,
             f"its parts do not fill its shape {list(shape)}: the metadata was altered",
         )
     runs = [box.run for box in boxes if box.run is not None]
-    if _in_order(boxes, shape):
+    if in_order:
         return SourceTensor(name, dtype, shape, runs)
 
     def whole() -> torch.Tensor:
@@ -140,6 +141,26 @@ def _tensor(folder: str, name: str, described: Any, boxes: list[_Box]) -> Source
         return tensor
 
     return SourceTensor(name, dtype, shape, runs, whole)
+
+
+def _fill(boxes: Sequence[_Box], shape: tuple[int, ...]) -> bool:
+    """Whether boxes lie in a shape, and have as many elements."""
+    are_inside = all(
+        len(box.begin) == len(shape)
+        and all(0 <= at <= size - count for at, count, size in zip(box.begin, box.size, shape, strict=True))
+        for box in boxes
+    )
+    return are_inside and sum(torch.Size(box.size).numel() for box in boxes) == torch.Size(shape).numel()
+
+
+def _are_apart(boxes: Sequence[_Box]) -> bool:
+    """Whether no two boxes share an element."""
+    begins = torch.tensor([box.begin for box in boxes])
+    ends = begins + torch.tensor([box.size for box in boxes])
+    return not any(
+        ((begins[index] < ends[index + 1 :]) & (begins[index + 1 :] < ends[index])).all(1).any()
+        for index in range(len(boxes) - 1)
+    )
 
 
 def _in_order(boxes: Sequence[_Box], shape: tuple[int, ...]) -> bool:

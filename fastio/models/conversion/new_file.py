@@ -89,7 +89,7 @@ class NewFile:
         found = {}
         for index, start, nbytes in chunk.parts:
             extent = self.layout.extents[index]
-            if extent.name:  # else it is the format's own bytes
+            if not self._is_literal(extent):
                 tensor = self._stand_ins.tensor_at(extent.address)
                 found[index] = Piece(tensor, start, nbytes, address + extent.offset + start - chunk.begin)
         return found
@@ -122,7 +122,11 @@ class NewFile:
         """The name of the tensor that has the byte of the file; empty for the format's own bytes."""
         offsets = [extent.offset for extent in self.layout.extents]
         extent = self.layout.extents[max(bisect_right(offsets, offset) - 1, 0)]
-        return self._stand_ins.tensor_at(extent.address).name if extent.name else ""
+        return "" if self._is_literal(extent) else self._stand_ins.tensor_at(extent.address).name
+
+    def _is_literal(self, extent: Extent) -> bool:
+        """Whether it is of the format's own bytes. Its name does not tell: a tensor's may be empty."""
+        return extent.owner is self.layout.literal
 
 
 class _StandIns:
