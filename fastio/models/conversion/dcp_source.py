@@ -121,15 +121,14 @@ def _damaged(path: str, stored: Stored) -> CorruptFileError:
 def _tensor(folder: str, name: str, described: Any, boxes: list[_Box]) -> SourceTensor:
     shape, dtype = tuple(described.size), described.properties.dtype
     boxes.sort(key=lambda box: box.begin)
-    in_order = _in_order(boxes, shape)
-    if not _fill(boxes, shape) or not (in_order or _are_apart(boxes)):
+    if not _fill(boxes, shape) or not (_in_order(boxes, shape) or _are_apart(boxes)):
         raise CorruptFileError(
             metadata_file.path_of(folder),
             name,
             f"its parts do not fill its shape {list(shape)}: the metadata was altered",
         )
     runs = [box.run for box in boxes if box.run is not None]
-    if in_order:
+    if _in_order(boxes, shape):
         return SourceTensor(name, dtype, shape, runs)
 
     def whole() -> torch.Tensor:
@@ -155,11 +154,12 @@ def _fill(boxes: Sequence[_Box], shape: tuple[int, ...]) -> bool:
 
 def _are_apart(boxes: Sequence[_Box]) -> bool:
     """Whether no two boxes share an element."""
-    begins = torch.tensor([box.begin for box in boxes])
-    ends = begins + torch.tensor([box.size for box in boxes])
+    held = [box for box in boxes if 0 not in box.size]
+    begins = torch.tensor([box.begin for box in held])
+    ends = begins + torch.tensor([box.size for box in held])
     return not any(
         ((begins[index] < ends[index + 1 :]) & (begins[index + 1 :] < ends[index])).all(1).any()
-        for index in range(len(boxes) - 1)
+        for index in range(len(held) - 1)
     )
 
 
