@@ -34,20 +34,22 @@ class LoadPlan(NamedTuple):
 
 
 class Target(NamedTuple):
-    """How errors call what tensors are loaded into, and how its dtype is made the files' dtype."""
+    """How errors call what tensors are loaded into, and the cures for other dtypes and for other names."""
 
     kind: str
     noun: str
     conversion: str
+    renaming: str = ""
 
 
 STATE = Target("state", "state", "give it a tensor of {}, or load by fastio.load and copy_, which converts")
 
 
-def module_target(model: torch.nn.Module) -> Target:
-    """How errors call a module."""
+def module_target(model: torch.nn.Module, has_hooks: bool) -> Target:
+    """How errors call a module. ``has_hooks``: its hooks may rename what is loaded, after names were compared."""
     conversion = "call model.to({}) before, or load by fastio.load_file and load_state_dict, which converts"
-    return Target(type(model).__name__, "module", conversion)
+    renaming = "; if its hooks rename tensors, load by fastio.load_file and model.load_state_dict" if has_hooks else ""
+    return Target(type(model).__name__, "module", conversion, renaming)
 
 
 def plan_load(target: Target, found: ModuleTensors, files: WeightFiles, strict: bool) -> LoadPlan:
@@ -80,9 +82,10 @@ def plan_load(target: Target, found: ModuleTensors, files: WeightFiles, strict: 
     if problems:
         said = "\n    ".join([*problems[:_SHOWN], *([f"and {len(problems) - _SHOWN} more"] * (len(problems) > _SHOWN))])
         ignored = "; strict=False ignores names that one side lacks" if strict and (missing or unexpected) else ""
+        renaming = target.renaming if missing or unexpected else ""
         raise ModelMismatchError(
             f"{files.described} cannot be loaded into this {target.kind}:\n    {said}\n"
-            f"Nothing was loaded. Make the {target.noun} as it was saved{ignored}{nested}"
+            f"Nothing was loaded. Make the {target.noun} as it was saved{ignored}{nested}{renaming}"
         )
     return LoadPlan(names, aliases, overlapping, missing, unexpected)
 

@@ -74,11 +74,11 @@ def load_model(
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"expected a module, got {type(model).__name__}; load_into fills the tensors of a dict")
     with gc_paused():  # a third of the time for ten thousand tensors
-        found = module_tensors(model)
+        found, has_hooks = module_tensors(model), _has_own_loading(model)
         with open_weights(filename, verify) as files:
-            plan = plan_load(module_target(model), found, files, strict)
+            plan = plan_load(module_target(model, has_hooks), found, files, strict)
             names = plan.names
-            if not atomic and not _has_own_loading(model):
+            if not atomic and not has_hooks:
                 names = read_in_place(found, plan, files, policy)
             loaded, damaged = read_new(found, names, files, created_on, policy, skip_damaged=atomic and not strict)
     _assign(model, found, plan, loaded)

@@ -253,6 +253,21 @@ def test_hooks_of_the_module_run(tmp_path: Path, atomic: bool) -> None:
     assert torch.equal(model.weight, torch.ones(3, 3))
 
 
+def test_the_error_for_names_that_a_hook_would_change_has_the_cure(tmp_path: Path) -> None:
+    fastio.save_file({"old": torch.ones(3, 3), "bias": torch.ones(3)}, tmp_path / "a")
+    model = nn.Linear(3, 3)
+    with pytest.raises(fastio.ModelMismatchError) as plain:
+        fastio.load_model(model, tmp_path / "a")
+    assert "hooks" not in str(plain.value)
+    model.register_load_state_dict_pre_hook(lambda module, state, *_: state.update(weight=state.pop("old")))
+    with pytest.raises(
+        fastio.ModelMismatchError, match=r"if its hooks rename .* fastio\.load_file and model\.load_state"
+    ):
+        fastio.load_model(model, tmp_path / "a")
+    model.load_state_dict(fastio.load_file(tmp_path / "a"))
+    assert torch.equal(model.weight, torch.ones(3, 3))
+
+
 def test_modules_that_cannot_be_loaded_in_part_are_refused(tmp_path: Path) -> None:
     fastio.save_file({"a": torch.ones(4, 3)}, tmp_path / "a")
     model = nn.Module()
