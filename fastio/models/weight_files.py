@@ -138,7 +138,7 @@ class WeightFiles:
             alike = difflib.get_close_matches(name, self.file_of, n=3) if len(self.file_of) < 10_000 else []
             cure = f"; alike: {', '.join(map(quoted, alike))}" if alike else "; keys() lists the names"
             raise TensorMissingError(
-                f"{self.described}: no tensor {quoted(name)} among the {len(self.file_of)} of the file{cure}"
+                f"{self.described}: no tensor {quoted(name)} among the {len(self.file_of)} there{cure}"
             )
         return self.file_of[name].table.entries[name]
 

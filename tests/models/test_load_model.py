@@ -260,9 +260,7 @@ def test_the_error_for_names_that_a_hook_would_change_has_the_cure(tmp_path: Pat
         fastio.load_model(model, tmp_path / "a")
     assert "hooks" not in str(plain.value)
     model.register_load_state_dict_pre_hook(lambda module, state, *_: state.update(weight=state.pop("old")))
-    with pytest.raises(
-        fastio.ModelMismatchError, match=r"if its hooks rename .* fastio\.load_file and model\.load_state"
-    ):
+    with pytest.raises(fastio.ModelMismatchError, match=r"if its hooks rename .* fastio\.load_file and"):
         fastio.load_model(model, tmp_path / "a")
     model.load_state_dict(fastio.load_file(tmp_path / "a"))
     assert torch.equal(model.weight, torch.ones(3, 3))
