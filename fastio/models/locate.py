@@ -45,7 +45,7 @@ def locate(where: Any) -> Located:
     other file, of safetensors, unless its name is a shard's.
 
     Raises FileNotFoundError for a folder without any, ShardMissingError for a file that only the index has,
-    CorruptFileError for an index that is none, ValueError for a list without a path or with an index, TypeError for what is no path.
+    CorruptFileError for an index that is none, ValueError for a list without a path, TypeError for what is no path.
     """
     if not is_path(where):
         return Located(_listed(where), None)
@@ -91,8 +91,6 @@ def _listed(where: Any) -> list[str]:
         if not is_path(path):
             raise TypeError(f"expected a list of paths, got {type(path).__name__} in it")
         paths.append(os.fsdecode(path))
-        if paths[-1].endswith(INDEX_SUFFIX):
-            raise ValueError(f"{paths[-1]}: an index in a list; name it alone, or list the files that it names")
     if not paths:
         raise ValueError("the list of files is empty; name at least one")
     return paths

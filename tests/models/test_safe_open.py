@@ -391,10 +391,3 @@ def test_close_waits_for_reads_and_hands_out_nothing_of_another_file(
         os.close(fd)
     with pytest.raises(ValueError, match="closed"):
         file.get_tensor("t")
-
-
-def test_an_index_in_a_list_is_refused(tmp_path: Path) -> None:
-    index = tmp_path / "model.safetensors.index.json"
-    index.write_text('{"weight_map": {"a": "model.safetensors"}}')
-    with pytest.raises(ValueError, match="an index in a list; name it alone"):
-        fastio.safe_open([index])
