@@ -105,7 +105,7 @@ def _entry(path: str, name: str, entry: Any, start: int, room: int) -> Entry:
             safetensors_header.check_ignored(ignored)
         except ValueError as error:
             raise CorruptFileError(path, name, f"its header entry holds {error}") from None
-    numbers = [*shape, begin, end] if isinstance(shape, list) else [None]
+    numbers: list[Any] = [*shape, begin, end] if isinstance(shape, list) else [None]
     if set(map(type, numbers)) != {int} or min(numbers) < 0:  # a bool is no int here
         raise CorruptFileError(
             path, name, f"its shape {quoted(shape)} or offsets {quoted([begin, end])} are not whole numbers"
