@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 
 from fastio._native import Control
 from fastio.errors import CorruptFileError, RefusedError, TransferError
+from fastio.runtime.handled_errors import HandledErrors
+from fastio.runtime.native_errors import NativeError, public_error
 from fastio.transports.transport import ReadRequest, WriteRequest
 
 
@@ -41,6 +44,18 @@ def truncated(path: str, name: str, size: int, expected: int) -> CorruptFileErro
     """The error for a file that ends at byte ``size`` instead of ``expected`` or later."""
     problem = f"the file ends at byte {size}, expected at least {expected}: it was cut short; restore it from a copy"
     return CorruptFileError(path, name or None, problem)
+
+
+def translate_read_errors(request: ReadRequest) -> HandledErrors[NativeError]:
+    """Inside, native errors of a read become public ones; that of a file that was cut short names the tensor."""
+    return HandledErrors(NativeError, partial(_raise_public, request))
+
+
+def _raise_public(request: ReadRequest, error: NativeError) -> None:
+    public = public_error(error, request.path)
+    if isinstance(public, CorruptFileError):
+        check_length(request)
+    raise public from None
 
 
 def read_all(path: str, fd: int, memory: memoryview, offset: int, name: str = "") -> None:

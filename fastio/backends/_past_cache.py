@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 
 from fastio import _native
+from fastio.backends import _files
 from fastio.errors import TransferError
 from fastio.files import direct_io
 from fastio.runtime.native_errors import translate_native_errors
@@ -56,7 +57,7 @@ def read(request: ReadRequest, threads: int = 0) -> TransportResult:
     alignment = direct_io.alignment(request.path, request.fd)
     span = request.span if alignment == direct_io.LEAST else None  # a span is aligned to pages only
     block, depth = (_READ_BLOCK, _READ_DEPTH) if span else (_STAGED_BLOCK, _STAGED_DEPTH)
-    with direct_io.DirectDescriptor(request.path, request.fd, os.O_RDONLY) as fd, translate_native_errors(request.path):
+    with direct_io.DirectDescriptor(request.path, request.fd, os.O_RDONLY) as fd, _files.translate_read_errors(request):
         checksums = _native.direct_read(
             fd, request.size, request.extents, span, block, depth, alignment, threads, request.control
         )

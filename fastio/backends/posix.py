@@ -7,7 +7,7 @@ of a state dict.
 from __future__ import annotations
 
 from fastio import _native, config
-from fastio.backends import _past_cache
+from fastio.backends import _files, _past_cache
 from fastio.errors import RefusedError
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import Capabilities, ReadRequest, TransportResult, WriteRequest, is_resident
@@ -62,7 +62,7 @@ class PosixTransport:
                     if request.control.cancelled:
                         raise
                     notes = (f"read by way of the page cache: {error}",)
-        with translate_native_errors(request.path):
+        with _files.translate_read_errors(request):
             checksums = _native.cached_read(
                 request.fd,
                 request.size,

@@ -186,6 +186,7 @@ class LoadContract:
             with pytest.raises(CorruptFileError) as caught:
                 transport.read(ReadRequest(path, fd, layout.size, extents, span, resident))
         assert path in str(caught.value)
+        assert caught.value.record == f"run {left >= 3 * MIB:d}"  # the tensor that is cut
 
     def test_load_from_a_closed_descriptor_is_ebadf(self, transport: Transport) -> None:
         layout = Layout([Run(0, 10000)], start=self.start())

@@ -312,10 +312,13 @@ def test_a_file_that_is_cut_short_while_open_hands_out_nothing(tmp_path: Path, k
     fastio.save_file({"a": torch.randn(100, 100)}, path)
     with fastio.safe_open(path) as file:
         os.truncate(path, kept)
-        with pytest.raises(fastio.CorruptFileError, match="/a"):
+        with pytest.raises(fastio.CorruptFileError, match="/a: record 'a'"):
             file.get_tensor("a")
-        with pytest.raises(fastio.CorruptFileError, match="/a"):
+        with pytest.raises(fastio.CorruptFileError, match="/a: record 'a'"):
             file.get_slice("a")[:, 3:5]
+        file.prefetch([("a", slice(0, 40)), ("a", slice(50, 100))])
+        with pytest.raises(fastio.CorruptFileError, match="/a: record 'a'"):
+            file.get_slice("a")[50:]
 
 
 def test_a_file_that_is_written_to_while_open_hands_out_nothing(tmp_path: Path) -> None:
