@@ -49,10 +49,9 @@ class Offload:
     In forward, the tensors of the running operator come on top. Backward needs all tensors of one operator at once: if
     they exceed the budget, memory exceeds it too, and a UserWarning says by how much. By at most the tensors of one
     operator, memory may exceed it without a warning in the first backward of a shape, whose order is a guess, and under
-    policies that keep tensors, whose plans do not count them; and by what a graph made by backward itself holds. With
-    a budget of 0 ("all" and "fastensor" only) no write is left pending and nothing is read ahead. ``host_budget``:
-    bytes of host memory (pinned for tensors on a GPU) for the tensors that come back soonest; the others go to the
-    store.
+    the vDNN policies, whose plans do not count them; and by what a graph made by backward itself holds. With a budget
+    of 0 ("all" and "fastensor" only) no write is left pending and nothing is read ahead. ``host_budget``: bytes of host
+    memory (pinned for tensors on a GPU) for the tensors that come back soonest; the others go to the store.
 
     ``policy``: "all" moves every saved tensor asynchronously. "fastensor" moves every tensor and waits for each
     transfer, for comparison (with one folder it writes files by the tools that WRDic chooses). The other policies of

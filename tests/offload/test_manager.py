@@ -599,15 +599,8 @@ def test_prefetch_follows_the_recorded_order(store: SlowStore) -> None:
     assert len(reads) == len(set(reads))  # nothing was read ahead, unloaded and read again
 
 
-@pytest.mark.parametrize("policy", ["all", "flashneuron"])
-@pytest.mark.parametrize("host_budget", [0, "128KiB"])
-def test_saved_tensors_in_memory_have_at_most_the_budget(
-    store: SlowStore, policy: str, host_budget: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Waiting for their write, written, read ahead or in use. In forward, what the running operator saves is beside."""
-    model, loss = transformer()
-    budget = 320 << 10
-    offload = Offload(store=store, budget=budget, host_budget=host_budget, policy=policy, codec="none")
+def peaks_of(offload: Offload, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The most bytes of saved tensors in memory after each save (``_pack``) and restore, from now on."""
     peaks = {"_pack": 0, "restore": 0}
 
     def watch(name: str) -> None:
@@ -621,15 +614,65 @@ def test_saved_tensors_in_memory_have_at_most_the_budget(
 
         monkeypatch.setattr(offload, name, watching)
 
-    trained(model, loss, offload)
     for name in peaks:
         watch(name)
+    return peaks
+
+
+@pytest.mark.parametrize("policy", ["all", "flashneuron", "optimal"])
+@pytest.mark.parametrize("host_budget", [0, "128KiB"])
+def test_saved_tensors_in_memory_have_at_most_the_budget(
+    store: SlowStore, policy: str, host_budget: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting for their write, written, read ahead or in use. In forward, what the running operator saves is beside."""
+    model, loss = transformer()
+    budget = 320 << 10
+    offload = Offload(store=store, budget=budget, host_budget=host_budget, policy=policy, codec="none")
+    trained(model, loss, offload)
+    peaks = peaks_of(offload, monkeypatch)
     for _ in range(2):
         trained(model, loss, offload)
     profile = offload._planner.latest
     assert profile is not None
     assert budget // 2 < peaks["_pack"] <= budget + profile.trace.working_set
     assert budget // 2 < peaks["restore"] <= budget
+
+
+class SavesMany(torch.autograd.Function):
+    """Saves ``count`` tensors, all of which backward needs at once."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, count: int) -> torch.Tensor:
+        ctx.save_for_backward(*(x * number for number in range(count)))
+        return x + 1
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad * len(ctx.saved_tensors), None
+
+
+@pytest.mark.parametrize("policy", ["flashneuron", "optimal"])
+def test_a_plan_keeps_room_for_the_tensors_of_the_largest_operator(
+    store: SlowStore, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget, each = 500_000, 100_000
+    offload = Offload(store=store, budget=budget, policy=policy, codec="none")
+
+    def step() -> None:
+        x = torch.ones(each // 4, requires_grad=True)
+        with offload:
+            y = x
+            for count in (1, 1, 1, 1, 3, 3, 2, 1, 3):
+                y = SavesMany.apply(y, count)
+            total = (y * y).sum()
+        total.backward()
+
+    step()
+    step()
+    peaks = peaks_of(offload, monkeypatch)
+    step()
+    step()
+    assert 3 * each <= peaks["restore"] <= budget
 
 
 def test_full_store_keeps_the_tensors_in_memory(store: SlowStore) -> None:

@@ -89,7 +89,10 @@ class Profile:
             if max(sizes) > settings.budget:
                 cure = "make the budget larger or the batch smaller"
                 raise InfeasibleBudget("the largest saved tensor", max(sizes), settings.budget, cure)
-            need = sum(sizes) - (settings.budget - window)
+            moving = window
+            if settings.policy in _BY_NEED:  # others move what they move, whatever comes back for one operator
+                moving = max(moving, trace.working_set)
+            need = sum(sizes) - max(settings.budget - moving, 0)
         elif settings.policy in _BY_NEED:
             need = sum(sizes) - sum(sizes[i] for i in kept)
         self.schedule = plan(activations, need, trace.forward_s, settings.policy)
