@@ -104,7 +104,7 @@ def _target(call: LoadCall, file_format: str) -> torch.device:
         if file_format != PT and not is_filled(device.type, file_format):
             raise UnsupportedError(
                 f"{call.path}: no tool here fills memory on {device} with .{file_format} (fastio.tools() says why); "
-                "load to the CPU, and move the tensors by .to()"
+                "load with map_location='cpu' (of load_file: device='cpu'), and move the tensors by .to()"
             )
         return device
     if where is not None and file_format != PT:
