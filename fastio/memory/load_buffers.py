@@ -22,7 +22,7 @@ import torch
 
 from fastio import _native
 from fastio.memory.pinned_memory import pinned, pinned_bytes
-from fastio.memory.shared_memory import check_room, empty_shared_storage, shared_storage
+from fastio.memory.shared_memory import check_room, shared_storage
 from fastio.memory.staging_buffers import HostMemory
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import Extent, Span
@@ -99,8 +99,8 @@ class LoadBuffers:
         self.span: Span | None = None
         self.extents: list[Extent] = []
         self._mapping: Any = None
-        self._starts: dict[str, int] = {}
-        self._storages: dict[str, torch.UntypedStorage] = {}
+        self._starts: dict[Region, int] = {}
+        self._storages: dict[Region, torch.UntypedStorage] = {}
         try:
             with translate_native_errors(path):
                 self._make(regions, device, checksum, aligned)
@@ -120,15 +120,15 @@ class LoadBuffers:
 
     def storage(self, region: Region) -> torch.UntypedStorage:
         """The storage of a region: always the same one. Raises KeyError for an unknown region."""
-        found = self._storages.get(region.name)
+        found = self._storages.get(region)
         if found is not None:
             return found
         if region.nbytes == 0:
             # A new one each time: tensors without elements share nothing.
-            return empty_shared_storage() if self._into == SHARED else empty_storage()
-        start = self._starts[region.name]
+            return shared_storage(self._path, 0, region.name) if self._into == SHARED else empty_storage()
+        start = self._starts[region]
         made = pinned_bytes if self._into == PINNED else bytes_of
-        found = self._storages[region.name] = made(self._mapping, start, region.nbytes).untyped_storage()
+        found = self._storages[region] = made(self._mapping, start, region.nbytes).untyped_storage()
         return found
 
     def _map(self, nbytes: int) -> _native.Mapping | HostMemory:
@@ -164,7 +164,7 @@ class LoadBuffers:
         self, mapping: _native.Mapping | HostMemory, regions: Sequence[Region], starts: Sequence[int], checksum: bool
     ) -> None:
         base = mapping.address
-        self._starts = {region.name: start for region, start in zip(regions, starts, strict=True)}
+        self._starts = dict(zip(regions, starts, strict=True))
         self.extents = [
             Extent(offset, nbytes, base + start, checksum, "cpu", mapping, name)
             for (name, offset, nbytes, _, _), start in zip(regions, starts, strict=True)
@@ -173,12 +173,13 @@ class LoadBuffers:
     def _allocate(self, regions: Sequence[Region], device: torch.device, checksum: bool) -> None:
         if self._into == SHARED:
             check_room(self._path, sum(-(-region.nbytes // _PAGE) * _PAGE for region in regions))
-        for name, offset, nbytes, *_ in regions:
+        for region in regions:
+            name, offset, nbytes, *_ = region
             if self._into == SHARED:
                 storage = shared_storage(self._path, nbytes, name)
             else:
                 storage = torch.UntypedStorage(nbytes, device=device)
-            self._storages[name] = storage
+            self._storages[region] = storage
             self.extents.append(Extent(offset, nbytes, storage.data_ptr(), checksum, device.type, storage, name))
 
 

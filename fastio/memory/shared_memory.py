@@ -41,13 +41,6 @@ def shared_storage(path: str, nbytes: int, name: str) -> torch.UntypedStorage:
     raise _refused(path, nbytes, quoted(name), number)  # not from the except block, whose error keeps the storage
 
 
-def empty_shared_storage() -> torch.UntypedStorage:
-    """A storage of 0 bytes that torch takes for shared, as of an empty tensor after ``share_memory_``."""
-    make: Any = torch.UntypedStorage
-    storage: torch.UntypedStorage = make._new_shared(0)
-    return storage
-
-
 def _refused(path: str, nbytes: int, what: str, number: int) -> TransferError:
     cure = _FILE_SYSTEM if number in OUT_OF_DESCRIPTORS else f"{_free()}: {_CURE}"
     return TransferError(number, f"reserving {format_size(nbytes)} of shared memory for {what} ({cure})", path)
@@ -58,7 +51,8 @@ def _made(nbytes: int) -> tuple[torch.UntypedStorage | None, int]:
     make: Any = torch.UntypedStorage
     try:
         storage: torch.UntypedStorage = make._new_shared(nbytes)
-        _reserve(storage)
+        if nbytes:
+            _reserve(storage)
     except (OSError, RuntimeError) as error:
         left = _LEFT.search(str(error))
         if left is not None:  # torch removes no segment that it could not make

@@ -80,21 +80,14 @@ def read_into(
 
 def _read_runs(parts: Sequence[Part], device: torch.device, policy: Any) -> list[torch.Tensor]:
     file = parts[0].file
-    regions: dict[int, Region] = {}
-    names: set[str] = set()
-    for number, part in enumerate(parts):
-        if part.nbytes:  # a region's name is its own
-            name = part.name if part.name not in names else f"{part.name} ({number})"
-            names.add(name)
-            regions[number] = Region(name, part.offset, part.nbytes, 0)
+    regions = {
+        number: Region(part.name, part.offset, part.nbytes, 0) for number, part in enumerate(parts) if part.nbytes
+    }
     aligned = all(is_aligned(part.offset, part.entry.dtype.itemsize) for part in parts)
     known = [parts[number].crc for number in regions]
     crcs = {index: crc for index, crc in enumerate(known) if crc is not None}
     buffers = LoadBuffers(file.path, list(regions.values()), device, bool(crcs), aligned)
-    extents: Sequence[Extent] = buffers.extents
-    if len({part.name for part in parts}) < len(parts):  # errors have the tensors' own names
-        extents = [extent._replace(name=parts[number].name) for extent, number in zip(extents, regions, strict=True)]
-    read_into(file, extents, buffers.span, policy, crcs)
+    read_into(file, buffers.extents, buffers.span, policy, crcs)
     return [
         _tensor_on(buffers.storage(regions[number]), part)
         if part.nbytes
@@ -169,13 +162,12 @@ def _read_piece(part: Part, found: Blocks, target: torch.Tensor, policy: Any) ->
     itemsize = part.entry.dtype.itemsize
     block = found.length * itemsize
     regions = [
-        Region(f"{part.name} ({at})", part.entry.offset + at * itemsize, block, 0)
+        Region(part.name, part.entry.offset + at * itemsize, block, 0)
         for start in found.starts
         for at in range(start, start + found.repeats * found.stride, found.stride)
     ]
     buffers = LoadBuffers(part.file.path, regions, torch.device("cpu"), False)
-    extents = [extent._replace(name=part.name) for extent in buffers.extents]  # for errors
-    read_into(part.file, extents, buffers.span, policy, {})
+    read_into(part.file, buffers.extents, buffers.span, policy, {})
     # As bytes: torch copies no dtype of less than a byte, and memory need not be aligned.
     inner = found.inner or [(found.length, 1)]
     shape = (*(size for size, _ in inner), itemsize)
