@@ -157,7 +157,7 @@ class _Transfers:
         self._operation = "write" if isinstance(request, WriteRequest) else "read"
         self._under_way: deque[tuple[Extent, Any]] = deque()
         self.sizes: list[int] = []  # bytes of each transfer
-        with HandledErrors((RuntimeError, OSError), self._refuse):
+        with self._refusals():
             self._file = kvikio.open(f"/proc/self/fd/{request.fd}", "r+" if self._operation == "write" else "r")
 
     def __enter__(self) -> _Transfers:
@@ -167,7 +167,7 @@ class _Transfers:
         for _extent, future in self._under_way:  # their memory must live until they end
             with contextlib.suppress(Exception):
                 future.get()
-        with HandledErrors((RuntimeError, OSError), self._refuse):
+        with self._refusals():
             self._file.close()
 
     def start(self, extent: Extent) -> None:
@@ -184,7 +184,7 @@ class _Transfers:
 
     def _finish_one(self) -> None:
         extent, future = self._under_way.popleft()  # a future's result can be read only once
-        with HandledErrors((RuntimeError, OSError), self._refuse):
+        with self._refusals():
             count: int = future.get()
         if count <= 0:
             raise TransferError(errno.EIO, self._operation, self._request.path, extent.offset)
@@ -197,9 +197,12 @@ class _Transfers:
         accelerator = devices.find(extent.device)
         memory = (accelerator.kvikio_memory if accelerator else raw_memory.view)(extent.address, extent.nbytes)
         self.sizes.append(extent.nbytes)
-        with HandledErrors((RuntimeError, OSError), self._refuse):
+        with self._refusals():
             move = self._file.pwrite if self._operation == "write" else self._file.pread
             return move(memory, extent.nbytes, extent.offset, max(extent.nbytes, 1))
+
+    def _refusals(self) -> HandledErrors[RuntimeError | OSError]:
+        return HandledErrors((RuntimeError, OSError), self._refuse)
 
     def _refuse(self, error: Exception) -> None:
         raise RefusedError(f"{self._request.path}: kvikio could not {self._operation}: {error}") from error

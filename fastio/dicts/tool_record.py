@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -113,16 +113,17 @@ class ToolRecord:
 
     def count(self, bucket: int) -> tuple[int, int]:
         """The number of times that are kept of a bucket, and of all buckets near it together."""
-        samples, nearby = self.samples, 0
-        for at in range(bucket - NEAR, bucket + NEAR + 1):
-            if at in samples:
-                nearby += len(samples[at].values)
+        samples = self.samples
+        nearby = sum(len(near.values) for near in self._near(bucket))
         return len(samples[bucket].values) if bucket in samples else 0, nearby
 
     def began(self, bucket: int) -> int:
         """The number of processes whose first call of the tool was at or near a bucket, as far as it is kept."""
-        near = range(bucket - NEAR, bucket + NEAR + 1)
-        return sum(len(samples.firsts) for at, samples in self.samples.items() if at in near)
+        return sum(len(near.firsts) for near in self._near(bucket))
+
+    def _near(self, bucket: int) -> Iterator[Samples]:
+        samples = self.samples
+        return (samples[at] for at in range(bucket - NEAR, bucket + NEAR + 1) if at in samples)
 
     def fail(self, reason: str, call: int) -> None:
         count = 1 if self.failure is None else self.failure.count + 1

@@ -8,7 +8,7 @@ import torch
 
 from fastio.errors import ModelMismatchError, quoted
 from fastio.formats.detect import PT
-from fastio.models.module_tensors import ModuleTensors, tied_groups
+from fastio.models.module_tensors import ModuleTensors, has_own_loading, tied_groups
 from fastio.models.weight_files import WeightFiles
 
 _SHOWN = 5  # names of each kind in an error
@@ -34,22 +34,21 @@ class LoadPlan(NamedTuple):
 
 
 class Target(NamedTuple):
-    """How errors call what tensors are loaded into, and the cures for other dtypes and for other names."""
+    """How errors call what tensors are loaded into, the cure for other dtypes, and the ``module``, if it is one."""
 
     kind: str
     noun: str
     conversion: str
-    renaming: str = ""
+    module: torch.nn.Module | None = None
 
 
 STATE = Target("state", "state", "give it a tensor of {}, or load by fastio.load and copy_, which converts")
 
 
-def module_target(model: torch.nn.Module, has_hooks: bool) -> Target:
-    """How errors call a module. ``has_hooks``: its hooks may rename what is loaded, after names were compared."""
+def module_target(model: torch.nn.Module) -> Target:
+    """How errors call a module."""
     conversion = "call model.to({}) before, or load by fastio.load_file and load_state_dict, which converts"
-    renaming = "; if its hooks rename tensors, load by fastio.load_file and model.load_state_dict" if has_hooks else ""
-    return Target(type(model).__name__, "module", conversion, renaming)
+    return Target(type(model).__name__, "module", conversion, model)
 
 
 def plan_load(target: Target, found: ModuleTensors, files: WeightFiles, strict: bool) -> LoadPlan:
@@ -82,12 +81,18 @@ def plan_load(target: Target, found: ModuleTensors, files: WeightFiles, strict: 
     if problems:
         said = "\n    ".join([*problems[:_SHOWN], *([f"and {len(problems) - _SHOWN} more"] * (len(problems) > _SHOWN))])
         ignored = "; strict=False ignores names that one side lacks" if strict and (missing or unexpected) else ""
-        renaming = target.renaming if missing or unexpected else ""
+        renaming = _renaming(target.module) if missing or unexpected else ""
         raise ModelMismatchError(
             f"{files.described} cannot be loaded into this {target.kind}:\n    {said}\n"
             f"Nothing was loaded. Make the {target.noun} as it was saved{ignored}{nested}{renaming}"
         )
     return LoadPlan(names, aliases, overlapping, missing, unexpected)
+
+
+def _renaming(module: torch.nn.Module | None) -> str:
+    """The cure for names that a module's hooks would change: they run after names were compared."""
+    has_hooks = module is not None and has_own_loading(module)
+    return "; if its hooks rename tensors, load by fastio.load_file and model.load_state_dict" if has_hooks else ""
 
 
 def _is_stored_once(files: WeightFiles, name: str, kept: str) -> bool:

@@ -17,7 +17,7 @@ from fastio.formats.small_reads import read_at
 _SUFFIXES = (".safetensors.index.json", ".safetensors")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")  # a part of a model, which needs an index
 _NAMES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-_DCP_METADATA = ".metadata"
+DCP_METADATA = ".metadata"  # the file that makes a folder a checkpoint of torch.distributed.checkpoint
 # More than an index of a million tensors takes.
 _LARGEST_INDEX = 256 << 20
 
@@ -117,7 +117,7 @@ def _in_folder(folder: str) -> str:
         if found:
             problem = f"expected {expected}, found {quoted(', '.join(found))}: name one, or a list of all"
             raise FileNotFoundError(errno.ENOENT, problem, folder)
-    is_checkpoint = _DCP_METADATA in names
+    is_checkpoint = DCP_METADATA in names
     what = "a checkpoint of torch.distributed.checkpoint: convert it by fastio.convert"
     raise FileNotFoundError(
         errno.ENOENT, f"expected {expected}, found {what if is_checkpoint else 'no file of safetensors'}", folder

@@ -13,7 +13,7 @@ from fastio.errors import ChecksumError
 from fastio.formats.layout import storage_offset_bytes
 from fastio.memory.raw_memory import mark_overwritten, synchronize
 from fastio.models.load_plan import LoadPlan, module_target, plan_load
-from fastio.models.module_tensors import ModuleTensors, module_tensors
+from fastio.models.module_tensors import ModuleTensors, has_own_loading, module_tensors
 from fastio.models.part_batches import Batch, Part, batches
 from fastio.models.part_reads import read_batch, read_into
 from fastio.models.selection import whole
@@ -74,11 +74,11 @@ def load_model(
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"expected a module, got {type(model).__name__}; load_into fills the tensors of a dict")
     with gc_paused():  # a third of the time for ten thousand tensors
-        found, has_hooks = module_tensors(model), _has_own_loading(model)
+        found = module_tensors(model)
         with open_weights(filename, verify) as files:
-            plan = plan_load(module_target(model, has_hooks), found, files, strict)
+            plan = plan_load(module_target(model), found, files, strict)
             names = plan.names
-            if not atomic and not has_hooks:
+            if not atomic and not has_own_loading(model):
                 names = read_in_place(found, plan, files, policy)
             loaded, damaged = read_new(found, names, files, created_on, policy, skip_damaged=atomic and not strict)
     _assign(model, found, plan, loaded)
@@ -146,17 +146,6 @@ def _assign(model: torch.nn.Module, found: ModuleTensors, plan: LoadPlan, loaded
         model.load_state_dict(replaced, strict=False, assign=True)
     if copied:
         model.load_state_dict(copied, strict=False)
-
-
-def _has_own_loading(model: torch.nn.Module) -> bool:
-    """Whether a part of the module does more than copy values when a state dict is loaded."""
-    plain = (torch.nn.Module._load_from_state_dict, torch.nn.modules.batchnorm._NormBase._load_from_state_dict)
-    return any(
-        module._load_state_dict_pre_hooks
-        or module._load_state_dict_post_hooks
-        or type(module)._load_from_state_dict not in plain
-        for module in model.modules()
-    )
 
 
 def read_in_place(found: ModuleTensors, plan: LoadPlan, files: WeightFiles, policy: Any) -> list[str]:

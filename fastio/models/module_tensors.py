@@ -67,6 +67,17 @@ def is_tensor_of_tensors(value: torch.Tensor) -> bool:
     return bool(is_traceable_wrapper_subclass(value))
 
 
+def has_own_loading(model: torch.nn.Module) -> bool:
+    """Whether a part of the module does more than copy values when a state dict is loaded."""
+    plain = (torch.nn.Module._load_from_state_dict, torch.nn.modules.batchnorm._NormBase._load_from_state_dict)
+    return any(
+        module._load_state_dict_pre_hooks
+        or module._load_state_dict_post_hooks
+        or type(module)._load_from_state_dict not in plain
+        for module in model.modules()
+    )
+
+
 def tied_groups(tensors: Mapping[str, torch.Tensor]) -> list[TiedGroup]:
     """Find the names whose tensors share memory, or are one and the same tensor on the meta device."""
     same: dict[Any, list[tuple[int, int, str]]] = {}

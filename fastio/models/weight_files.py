@@ -180,7 +180,7 @@ def _check_index(located: Located, file_of: dict[str, WeightFile]) -> None:
     for name, expected in index.files.items():
         found = file_of.get(name)
         if found is None or called[found] != expected:
-            where = "no file of it has that tensor" if found is None else f"it is in {os.path.basename(found.path)}"
+            where = "no file of it has that tensor" if found is None else f"it is in {called[found]}"
             raise CorruptFileError(
                 index.path, name, f"is said to be in {quoted(expected)}, but {where}: files of two models, or of two "
                 "versions, are mixed; download them again",

@@ -20,12 +20,10 @@ from fastio.models.conversion.destinations import Destination, check_free, named
 from fastio.models.conversion.model_source import of_model
 from fastio.models.conversion.npy_source import is_npy, of_npy
 from fastio.models.conversion.source_tensors import Source
-from fastio.models.locate import locate
+from fastio.models.locate import DCP_METADATA, locate
 from fastio.results import publish
 from fastio.runtime.gc_pause import gc_paused
 from fastio.transports.transport import LOAD, SAVE
-
-_DCP_METADATA = ".metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +136,7 @@ def convert(
 def _open(where: Any, key: str | None, stack: contextlib.ExitStack, policy: Any) -> Source:
     if is_path(where):
         path = os.fsdecode(where)
-        if os.path.isfile(os.path.join(path, _DCP_METADATA)):
+        if os.path.isfile(os.path.join(path, DCP_METADATA)):
             from fastio.models.conversion.dcp_source import of_checkpoint  # DCP is imported only for its folders
 
             return of_checkpoint(path, key, stack, policy)

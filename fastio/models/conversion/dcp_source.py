@@ -121,14 +121,16 @@ def _damaged(path: str, stored: Stored) -> CorruptFileError:
 def _tensor(folder: str, name: str, described: Any, boxes: list[_Box]) -> SourceTensor:
     shape, dtype = tuple(described.size), described.properties.dtype
     boxes.sort(key=lambda box: box.begin)
-    if not _fill(boxes, shape) or not (_in_order(boxes, shape) or _are_apart(boxes)):
+    fill = _fill(boxes, shape)
+    in_order = fill and _in_order(boxes, shape)
+    if not in_order and not (fill and _are_apart(boxes)):
         raise CorruptFileError(
             metadata_file.path_of(folder),
             name,
             f"its parts do not fill its shape {list(shape)}: the metadata was altered",
         )
     runs = [box.run for box in boxes if box.run is not None]
-    if _in_order(boxes, shape):
+    if in_order:
         return SourceTensor(name, dtype, shape, runs)
 
     def whole() -> torch.Tensor:
