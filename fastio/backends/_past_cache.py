@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from fastio import _native
+from fastio._native import direct_read, direct_write, probe_ring
 from fastio.backends import _files
 from fastio.errors import TransferError
 from fastio.files import direct_io
@@ -27,14 +27,14 @@ _COPIED = "a tensor changed while it was being saved: everything was written onc
 def check_ring() -> None:
     """Raises RefusedError where io_uring is forbidden or missing."""
     with translate_native_errors("io_uring"):
-        _native.probe_ring()
+        probe_ring()
 
 
 def write(request: WriteRequest) -> TransportResult:
     """Write by io_uring. Raises RefusedError where the system lacks io_uring or the filesystem O_DIRECT."""
     alignment = direct_io.alignment(request.path, request.fd)
     with translate_native_errors(request.path), direct_io.DirectDescriptor(request.path, request.fd, os.O_WRONLY) as fd:
-        checksums, copied = _native.direct_write(
+        checksums, copied = direct_write(
             fd,
             request.size,
             request.extents,
@@ -58,7 +58,7 @@ def read(request: ReadRequest, threads: int = 0) -> TransportResult:
     span = request.span if alignment == direct_io.LEAST else None  # a span is aligned to pages only
     block, depth = (_READ_BLOCK, _READ_DEPTH) if span else (_STAGED_BLOCK, _STAGED_DEPTH)
     with direct_io.DirectDescriptor(request.path, request.fd, os.O_RDONLY) as fd, _files.translate_read_errors(request):
-        checksums = _native.direct_read(
+        checksums = direct_read(
             fd, request.size, request.extents, span, block, depth, alignment, threads, request.control
         )
     return TransportResult("direct", checksums, filled_span=span is not None)

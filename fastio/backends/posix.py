@@ -6,7 +6,8 @@ of a state dict.
 
 from __future__ import annotations
 
-from fastio import _native, config
+from fastio import config
+from fastio._native import cached_read, cached_write
 from fastio.backends import _files, _past_cache
 from fastio.errors import RefusedError
 from fastio.runtime.native_errors import translate_native_errors
@@ -38,7 +39,7 @@ class PosixTransport:
 
     def write(self, request: WriteRequest) -> TransportResult:
         with translate_native_errors(request.path):
-            checksums = _native.cached_write(
+            checksums = cached_write(
                 request.fd,
                 request.size,
                 request.extents,
@@ -63,7 +64,7 @@ class PosixTransport:
                         raise
                     notes = (f"read by way of the page cache: {error}",)
         with _files.translate_read_errors(request):
-            checksums = _native.cached_read(
+            checksums = cached_read(
                 request.fd,
                 request.size,
                 request.extents,

@@ -7,7 +7,7 @@ listed to show whether that works in this build, and to explain the refusal of `
 
 from __future__ import annotations
 
-from fastio import _native
+from fastio._native import why_no_spdk
 from fastio.errors import RefusedError, ToolUnavailableError
 from fastio.transports.transport import Capabilities, ReadRequest, TransportResult, WriteRequest
 
@@ -21,7 +21,7 @@ class SpdkTransport:
     capabilities = Capabilities(operations=frozenset(), automatic=False)
 
     def __init__(self) -> None:
-        missing = _native.why_no_spdk()
+        missing = why_no_spdk()
         if missing:
             reason, _, cure = missing.partition(": ")
             raise ToolUnavailableError(self.name, reason, cure)

@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 import torch
 
-from fastio import _native, config
+from fastio import config
+from fastio._native import __file__, crc32_kernel
 from fastio.cli.files import check_folder
 from fastio.cli.messages import echo_json, escaped
 from fastio.cli.tables import show_table
@@ -62,7 +63,7 @@ def _answers(folder: str) -> dict[str, str]:
         "kernel": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "processors": str(len(os.sched_getaffinity(0))),
         "GPU": ", ".join(gpus) or "none that torch sees",
-        "native module": f"{_native.__file__} (CRC-32: {_native.crc32_kernel()})",
+        "native module": f"{__file__} (CRC-32: {crc32_kernel()})",
         "filesystem": f"{marks.filesystem} on {marks.device}, {shutil.disk_usage(folder).free / 1e9:.1f} GB free",
         "direct I/O": direct,
         "io_uring": io_uring(),

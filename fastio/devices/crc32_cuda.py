@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from fastio import _native
+from fastio._native import crc32_combine
 from fastio.devices.cupy_kernels import Kernels
 
 _LEAST_PIECE = 16 << 10  # bytes; with shorter ones the tables that each block computes first would weigh more
@@ -52,5 +52,5 @@ def _combine(remainders: Iterator[int], nbytes: int, piece: int) -> int:
     """Return the CRC-32 of a range from the remainders of its pieces, taken from the iterator."""
     whole = 0
     for at in range(0, nbytes, piece):
-        whole = _native.crc32_combine(whole, next(remainders), min(piece, nbytes - at))
-    return _native.crc32_combine(_INVERTED, whole, nbytes) ^ _INVERTED
+        whole = crc32_combine(whole, next(remainders), min(piece, nbytes - at))
+    return crc32_combine(_INVERTED, whole, nbytes) ^ _INVERTED

@@ -18,8 +18,8 @@ import stat
 import time
 from collections.abc import Iterator
 
-from fastio import _native
 from fastio._native import Descriptor
+from fastio._native import allocate as allocate_blocks
 from fastio.errors import TransferError
 from fastio.files.atomic_file import sync_folder
 from fastio.files.open_file import not_regular
@@ -59,7 +59,7 @@ class DataFile:
     def allocate(self, nbytes: int) -> None:
         """Set the size and reserve the blocks, so that a full disk is detected before the first byte is written."""
         with translate_native_errors(self.path):
-            _native.allocate(self.fd, nbytes)
+            allocate_blocks(self.fd, nbytes)
 
     def commit(self, durable: bool) -> None:
         """Complete the file. With ``durable``, its data and name survive a power cut once this returns."""

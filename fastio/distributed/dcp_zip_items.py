@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastio import _native
+from fastio._native import crc32
 from fastio.distributed.stored_items import Stored
 from fastio.errors import CorruptFileError, UnsupportedError, quoted, shortened
 from fastio.formats.pt import torch_probe
@@ -100,7 +100,7 @@ def _stored(path: str, fd: int, entry: Entry, known: dict[bytes, _Geometry | Non
         return whole
     text = view.record(pickled)
     checksummed = any(record.CRC for record in records.values())
-    if checksummed and _native.crc32(text) != pickled.CRC:
+    if checksummed and crc32(text) != pickled.CRC:
         raise CorruptFileError(path, entry.name, "its part 'data.pkl' does not match its CRC-32")
     if text not in known:
         known[text] = _geometry(path, entry, view, records, text)

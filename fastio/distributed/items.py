@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastio import _native
+from fastio._native import ZipBuilder, crc32
 from fastio.distributed.stored_items import FORMAT, Record
 from fastio.engine import tool_selection
 from fastio.errors import UnsupportedError
@@ -94,7 +94,7 @@ class ImageBuilder:
     def _add_tensor(self, index: Any, tensor: torch.Tensor) -> None:
         nbytes = tensor.numel() * tensor.element_size()
         inline = nbytes <= _LARGEST_COPY and tensor.device.type == "cpu"
-        archive = _native.ZipBuilder("archive", _TORCH_ALIGNMENT)
+        archive = ZipBuilder("archive", _TORCH_ALIGNMENT)
         for name, data in self._pickle(tensor):
             archive.add_bytes(name, data)
         start = archive.add_extent("data/0", nbytes)
@@ -106,7 +106,7 @@ class ImageBuilder:
         offset, crc, extent = self._end, 0, -1
         if inline:
             payload = ctypes.string_at(tensor.data_ptr(), nbytes) if nbytes else b""
-            crc = _native.crc32(payload)
+            crc = crc32(payload)
             for patch, _ in patches:
                 position = patch if patch < start else patch - nbytes
                 own[position : position + 4] = crc.to_bytes(4, "little")
@@ -127,7 +127,7 @@ class ImageBuilder:
         offset, crc, extent = self._end, 0, -1
         if inline:
             self._put(data)
-            crc = _native.crc32(data)
+            crc = crc32(data)
             self._builder.add_payload(data.nbytes)
         else:
             extent = self._move(torch.frombuffer(data, dtype=torch.uint8), data.nbytes, index.fqn)

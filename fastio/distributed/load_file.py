@@ -20,7 +20,7 @@ import torch
 from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
 
-from fastio import _native
+from fastio._native import Mapping
 from fastio.distributed.dcp_zip_items import Entry, check, locate_tensors
 from fastio.distributed.read_requests import ReadRequest, batches
 from fastio.distributed.stored_items import FORMAT, Stored, annotation
@@ -161,7 +161,7 @@ class FileLoad:
             offsets.append(total)
             total += -(-request.stored.nbytes // _ALIGNMENT) * _ALIGNMENT
         with translate_native_errors(self._path):
-            memory = _native.Mapping(max(total, 1))
+            memory = Mapping(max(total, 1))
         extents = [
             self._extent_at(request.stored, memory.address + offset, "cpu", memory)
             for request, offset in zip(batch, offsets, strict=True)
@@ -172,7 +172,7 @@ class FileLoad:
         for request, offset in zip(batch, offsets, strict=True):
             self._copy_out(request, memory, offset, planner)
 
-    def _copy_out(self, request: ReadRequest, memory: _native.Mapping, offset: int, planner: LoadPlanner) -> None:
+    def _copy_out(self, request: ReadRequest, memory: Mapping, offset: int, planner: LoadPlanner) -> None:
         stored = request.stored
         data = view(memory.address + offset, stored.nbytes)
         if self._verify and stored.crc is None and stored.dtype is None:
@@ -213,7 +213,7 @@ class FileLoad:
         )
         raise CorruptFileError(self._path, request.stored.name, problem)
 
-    def _tensor(self, stored: Stored, memory: _native.Mapping, offset: int, data: memoryview) -> torch.Tensor:
+    def _tensor(self, stored: Stored, memory: Mapping, offset: int, data: memoryview) -> torch.Tensor:
         try:
             if stored.dtype is not None:
                 nbytes = stored.nbytes

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.distributed.checkpoint.metadata import Metadata
 
-from fastio import _native
+from fastio._native import crc32
 from fastio.distributed.data_file import clear, folder_lock
 from fastio.distributed.metadata_unpickler import unpickle
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, shortened
@@ -49,7 +49,7 @@ def commit(folder: str, rank: int | None, metadata: Metadata, durable: bool) -> 
     """
     path = path_of(folder, rank)
     data = pickle.dumps(metadata)
-    data += _MARK + f"{_native.crc32(data):08x}".encode()
+    data += _MARK + f"{crc32(data):08x}".encode()
     with folder_lock(folder) as is_locked:
         before = _references(path) or set()
         now = {info.relative_path for info in metadata.storage_data.values()}
@@ -85,7 +85,7 @@ def read(folder: str, rank: int | None = None) -> Metadata:
         raise TransferError(error.errno or 0, "read", path) from error
     body = len(data) - _TRAILER
     checked = body > 0 and data[body : body + len(_MARK)] == _MARK
-    if checked and data[body + len(_MARK) :] != f"{_native.crc32(data[:body]):08x}".encode():
+    if checked and data[body + len(_MARK) :] != f"{crc32(data[:body]):08x}".encode():
         raise CorruptFileError(
             path, None, f"its {body} bytes do not match their CRC-32: it was damaged after it was written; restore it "
             "from a copy, or load another checkpoint",

@@ -11,7 +11,7 @@ import struct
 import zipfile
 from typing import NamedTuple
 
-from fastio import _native
+from fastio._native import crc32
 from fastio.files.full_write import write_all
 from fastio.formats.layout import Layout
 from fastio.formats.pt.reader import NeedsTorchError, open_archive
@@ -78,7 +78,7 @@ def _notes(changed: int) -> tuple[str, ...]:
 def _in_file(path: str, fd: int, offset: int, nbytes: int) -> int:
     value = 0
     for block in blocks_at(path, fd, offset, nbytes):
-        value = _native.crc32(block, value)
+        value = crc32(block, value)
     return value
 
 

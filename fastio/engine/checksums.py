@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import torch
 
-from fastio import _native, devices
+from fastio import devices
+from fastio._native import crc32, crc32_at, crc32_combine
 from fastio.errors import ToolUnavailableError
 from fastio.formats.layout import Layout, address_of
 from fastio.memory.raw_memory import storage_bytes
@@ -25,14 +26,14 @@ _DEVICE_PIECE = 16 << 20  # bytes copied to the host at a time
 def of_extent(extent: Extent) -> int:
     """The CRC-32 of an extent's memory, on any device."""
     if extent.device == "cpu":
-        return _native.crc32_at(extent.address, extent.nbytes)
+        return crc32_at(extent.address, extent.nbytes)
     storage: torch.UntypedStorage = extent.owner
     view = storage_bytes(storage)
     start = extent.address - storage.data_ptr()
     value = 0
     for at in range(start, start + extent.nbytes, _DEVICE_PIECE):
         piece = view[at : min(at + _DEVICE_PIECE, start + extent.nbytes)].cpu()
-        value = _native.crc32_at(piece.data_ptr(), piece.numel(), value)
+        value = crc32_at(piece.data_ptr(), piece.numel(), value)
     return value
 
 
@@ -103,12 +104,12 @@ def of_file(layout: Layout, values: Sequence[int]) -> int:
     whole = end = 0
     for extent, value in zip(layout.extents, values, strict=True):
         own = value if extent.checksum else of_extent(extent)
-        whole = _native.crc32_combine(whole, _of_zeros(extent.offset - end), extent.offset - end)
-        whole = _native.crc32_combine(whole, own, extent.nbytes)
+        whole = crc32_combine(whole, _of_zeros(extent.offset - end), extent.offset - end)
+        whole = crc32_combine(whole, own, extent.nbytes)
         end = extent.offset + extent.nbytes
-    return _native.crc32_combine(whole, _of_zeros(layout.size - end), layout.size - end)
+    return crc32_combine(whole, _of_zeros(layout.size - end), layout.size - end)
 
 
 @functools.lru_cache(maxsize=8192)
 def _of_zeros(nbytes: int) -> int:
-    return _native.crc32(bytes(nbytes))
+    return crc32(bytes(nbytes))

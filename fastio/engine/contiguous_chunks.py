@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from fastio import _native
-from fastio._native import Control
+from fastio._native import Control, crc32_at
 from fastio.errors import RefusedError
 from fastio.files.full_write import write_all
 from fastio.formats.layout import NonContiguousTensor
@@ -56,7 +55,7 @@ def write_packed(tensors: Sequence[NonContiguousTensor], path: str, fd: int, con
         for piece in packed(tensor):
             if control.cancelled:
                 raise RefusedError(f"{path}: the transfer was cancelled")
-            checksum = _native.crc32_at(piece.data_ptr(), piece.nbytes, checksum)
+            checksum = crc32_at(piece.data_ptr(), piece.nbytes, checksum)
             write_all(path, fd, view(piece.data_ptr(), piece.nbytes), at)
             at += piece.nbytes
             control.advance(piece.nbytes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 
-from fastio import _native
+from fastio._native import crc32
 from fastio.engine.host_pieces import Part, host_pieces
 from fastio.files.full_write import write_all
 from fastio.formats.layout import Layout
@@ -42,7 +42,7 @@ def compute_before(layout: Layout) -> dict[int, int]:
         if place.sha256 is None:
             crc = 0
             for piece in host_pieces(parts[place.offset]):
-                crc = _native.crc32(piece, crc)
+                crc = crc32(piece, crc)
         else:
             crc, sha = _hashed(host_pieces(parts[place.offset]))
             _put(layout, place.sha256, sha)
@@ -65,6 +65,6 @@ def _hashed(pieces: Iterable[memoryview | bytes]) -> tuple[int, str]:
     crc, sha = 0, hashlib.sha256()
     for piece in pieces:
         copy = bytes(piece)
-        crc = _native.crc32(copy, crc)
+        crc = crc32(copy, crc)
         sha.update(copy)
     return crc, sha.hexdigest()

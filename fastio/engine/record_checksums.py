@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastio import _native
+from fastio._native import Mapping, crc32_combine
 from fastio.errors import RefusedError
 from fastio.formats.pt.reader import Record
 from fastio.memory.raw_memory import view
@@ -28,7 +28,7 @@ def record_checksums(
     if not records:
         return values
     with translate_native_errors(path):
-        window = _native.Mapping(min(_WINDOW, size + 4096))
+        window = Mapping(min(_WINDOW, size + 4096))
         resident = is_resident(fd, size)
     first = 0
     end = max(record.offset + record.nbytes for record in records)
@@ -49,7 +49,7 @@ def record_checksums(
         span = Span(begin, stop - begin, window.address)
         moved = _read(ReadRequest(path, fd, size, extents, span, resident), notes)
         for index, extent, value in zip(inside, extents, moved.checksums or (), strict=True):
-            values[index] = _native.crc32_combine(values[index], value, extent.nbytes) if done[index] else value
+            values[index] = crc32_combine(values[index], value, extent.nbytes) if done[index] else value
             done[index] += extent.nbytes
             if hashers:
                 hashers[index].update(view(extent.address, extent.nbytes))

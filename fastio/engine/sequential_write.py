@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fastio import _native
+from fastio._native import crc32
 from fastio.engine import header_digests
 from fastio.engine.host_pieces import Part, host_pieces
 from fastio.errors import ChecksumError, TransferError
@@ -31,7 +31,7 @@ def write(layout: Layout, f: Any, name: str) -> None:
         for piece in host_pieces(part):
             data = piece if at_once and expected is None else bytes(piece)
             f.write(data)
-            crc = crc if expected is None else _native.crc32(data, crc)
+            crc = crc if expected is None else crc32(data, crc)
         if expected not in (None, crc):
             raise _changed(layout, name, part.offset)
         at = part.offset + part.nbytes

@@ -12,8 +12,8 @@ import os
 from collections.abc import Iterator
 from types import TracebackType
 
-from fastio import _native
-from fastio._native import Descriptor
+from fastio._native import Descriptor, wait_closed
+from fastio._native import allocate as allocate_blocks
 from fastio.errors import NotReplaceableError, TransferError
 from fastio.files import temporary_file
 from fastio.files.permissions import FilePermissions
@@ -46,7 +46,7 @@ class AtomicFile:
 
     def __init__(self, path: str, follow_link: bool = True) -> None:
         self.path = path
-        _native.wait_closed()
+        wait_closed()
         self._target = find(path, follow_link)
         name, old = self._target.name, self._target.old
         try:
@@ -82,7 +82,7 @@ class AtomicFile:
     def allocate(self, nbytes: int) -> None:
         """Set the size and reserve the blocks: a full disk is reported before the first byte is written."""
         with translate_native_errors(self.path):
-            _native.allocate(self.fd, nbytes)
+            allocate_blocks(self.fd, nbytes)
 
     def commit(self, durable: bool) -> None:
         """Rename the file to ``path``. With ``durable``, it survives a power cut once this returns."""

@@ -10,8 +10,7 @@ import errno
 import math
 import os
 
-from fastio import _native
-from fastio._native import Descriptor
+from fastio._native import Descriptor, direct_alignment
 from fastio.errors import RefusedError, TransferError
 from fastio.runtime.native_errors import translate_native_errors
 
@@ -25,7 +24,7 @@ def kernel_alignment(path: str, fd: int) -> tuple[int, int] | None:
     Both are 0 if the file does not support direct I/O. Raises TransferError.
     """
     with translate_native_errors(path):
-        return _native.direct_alignment(fd)
+        return direct_alignment(fd)
 
 
 def alignments(path: str, fd: int) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastio import _native
+from fastio._native import Mapping, Slice
 from fastio.memory.pinned_memory import pinned, pinned_bytes
 from fastio.memory.shared_memory import check_room, shared_storage
 from fastio.memory.staging_buffers import HostMemory
@@ -131,8 +131,8 @@ class LoadBuffers:
         found = self._storages[region] = made(self._mapping, start, region.nbytes).untyped_storage()
         return found
 
-    def _map(self, nbytes: int) -> _native.Mapping | HostMemory:
-        return pinned(self._path, nbytes) if self._into == PINNED else _native.Mapping(nbytes, used=True)
+    def _map(self, nbytes: int) -> Mapping | HostMemory:
+        return pinned(self._path, nbytes) if self._into == PINNED else Mapping(nbytes, used=True)
 
     def release(self) -> None:
         """Forget the storages after a failed load: the frames of its error must not keep their memory."""
@@ -161,7 +161,7 @@ class LoadBuffers:
         self._extend(self._mapping, regions, starts, checksum)
 
     def _extend(
-        self, mapping: _native.Mapping | HostMemory, regions: Sequence[Region], starts: Sequence[int], checksum: bool
+        self, mapping: Mapping | HostMemory, regions: Sequence[Region], starts: Sequence[int], checksum: bool
     ) -> None:
         base = mapping.address
         self._starts = dict(zip(regions, starts, strict=True))
@@ -194,12 +194,12 @@ def _end(regions: Sequence[Region]) -> int:
     return max(offset + nbytes for _, offset, nbytes, _, _ in regions)
 
 
-def bytes_of(mapping: _native.Mapping, offset: int, nbytes: int) -> torch.Tensor:
+def bytes_of(mapping: Mapping, offset: int, nbytes: int) -> torch.Tensor:
     """A part of a mapping, at least one byte, as a uint8 tensor; the mapping lives as long as any tensor on it.
 
     Its storage cannot be resized: a tensor that does not fit raises an error, as in torch.
     """
-    return torch.frombuffer(_native.Slice(mapping, offset, nbytes), dtype=torch.uint8)
+    return torch.frombuffer(Slice(mapping, offset, nbytes), dtype=torch.uint8)
 
 
 def empty_storage() -> torch.UntypedStorage:

@@ -11,13 +11,13 @@ import threading
 import time
 import weakref
 
-from fastio import _native
+from fastio._native import Mapping, Slice
 from fastio.devices import Accelerator
 from fastio.errors import RefusedError
 from fastio.runtime.native_errors import NativeError
 
 PAGE = 4096
-_never_unmapped: list[_native.Mapping] = []  # still registered: other memory must not get the same address
+_never_unmapped: list[Mapping] = []  # still registered: other memory must not get the same address
 
 
 class HostMemory:
@@ -39,14 +39,14 @@ class HostMemory:
         if pin_for is not None and inherited:
             raise ValueError("pinned memory cannot be inherited: a fork would copy all of it")
         try:
-            mapping = _native.Mapping(nbytes, reserved=True)
+            mapping = Mapping(nbytes, reserved=True)
             if not inherited:
                 mapping.keep_from_children()
         except NativeError as error:
             raise RefusedError(f"no {nbytes} bytes of staging memory: {os.strerror(error.args[1])}") from None
         self.nbytes = nbytes
         self.address = mapping.address
-        self.view = memoryview(_native.Slice(mapping, 0, nbytes))
+        self.view = memoryview(Slice(mapping, 0, nbytes))
         self.pinned = False
         if pin_for is not None:
             mapping.populate()  # the driver would fault the pages in with one thread
@@ -63,7 +63,7 @@ class HostMemory:
         self.view.release()
 
 
-def _unpin(accelerator: Accelerator, mapping: _native.Mapping, owner: int) -> None:
+def _unpin(accelerator: Accelerator, mapping: Mapping, owner: int) -> None:
     """Unpin the memory, which is unmapped after that; in a forked process, which has no CUDA, do nothing."""
     if os.getpid() != owner:
         return

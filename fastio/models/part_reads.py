@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fastio import _native
+from fastio._native import Mapping as HostMapping
 from fastio.engine.extent_reads import read_extents
 from fastio.engine.load import is_filled
 from fastio.engine.torch_load import UNSEALED
@@ -110,7 +110,7 @@ def _read_rows(parts: Sequence[Part], policy: Any) -> list[torch.Tensor]:
     lines = (-(-part.nbytes // CACHE_LINE) * CACHE_LINE for part in parts)
     *starts, nbytes = accumulate(lines, initial=0)
     with translate_native_errors(file.path):
-        memory = _native.Mapping(nbytes, used=True)
+        memory = HostMapping(nbytes, used=True)
     found: list[Extent | Rows] = []
     crcs: dict[int, int] = {}
     number = 0
@@ -129,7 +129,7 @@ def _read_rows(parts: Sequence[Part], policy: Any) -> list[torch.Tensor]:
     ]
 
 
-def _entries(part: Part, memory: _native.Mapping, start: int) -> Iterator[Extent | Rows]:
+def _entries(part: Part, memory: HostMapping, start: int) -> Iterator[Extent | Rows]:
     """The extents of a part that lies at ``start`` of ``memory``."""
     if part.is_run:
         address = memory.address + start
@@ -147,7 +147,7 @@ def _read_blocks(part: Part, policy: Any) -> torch.Tensor:
     """Read a part of many short runs: blocks of them, a bounded amount at a time, into a buffer, and pack the runs."""
     itemsize = part.entry.dtype.itemsize
     with translate_native_errors(part.file.path):
-        packed = _native.Mapping(part.nbytes, used=True)
+        packed = HostMapping(part.nbytes, used=True)
     filled = bytes_of(packed, 0, part.nbytes)
     done = 0
     for piece in pieces(part.selection, BATCH_BYTES // itemsize):

@@ -10,7 +10,7 @@ FlashNeuron's devices (section 3.4) are a GPU and SSDs; for GPU memory see ``fas
 
 from __future__ import annotations
 
-from fastio import _native
+from fastio._native import VfioPeer
 from fastio.runtime.native_errors import translate_native_errors
 
 
@@ -26,7 +26,7 @@ class BarWindow:
         if not 0 <= bar <= 5:
             raise ValueError(f"bar is {bar}: expected 0 to 5")
         with translate_native_errors(pci_address):
-            self._native = _native.VfioPeer(pci_address, bar)
+            self._native = VfioPeer(pci_address, bar)
         self.address = self._native.address
         self.nbytes = self._native.nbytes
 

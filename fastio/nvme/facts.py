@@ -8,7 +8,7 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastio import _native
+from fastio._native import why_no_spdk
 from fastio.nvme import sysfs
 
 _ROOT = Path("/")
@@ -66,5 +66,5 @@ def facts(root: Path = _ROOT) -> Facts:
         int(huge or 0),
         -1 if memlock == resource.RLIM_INFINITY else memlock,
         os.geteuid() == 0,
-        _native.why_no_spdk(),
+        why_no_spdk(),
     )

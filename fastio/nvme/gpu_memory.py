@@ -19,7 +19,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
-from fastio import _native
+from fastio._native import dma_buf_refusal, fault_signal
 from fastio.errors import RefusedError
 
 _GPU_PAGE = 64 << 10  # unit of GDRCopy's pinning
@@ -139,7 +139,7 @@ class _DmaBuf:
         try:
             self._mapping = mmap.mmap(fd.value, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         except (OSError, ValueError) as error:
-            why = f"the driver exports it, but does not let it be mapped: {error}; {_native.dma_buf_refusal()}"
+            why = f"the driver exports it, but does not let it be mapped: {error}; {dma_buf_refusal()}"
             raise _ImpossibleError(why) from None
         else:
             self._refuse_faults(fd.value, size)
@@ -150,7 +150,7 @@ class _DmaBuf:
 
     def _refuse_faults(self, fd: int, size: int) -> None:
         """Raise if an access to the mapping would kill this process: drivers may map what cannot be read."""
-        fault = _native.fault_signal(fd, size)
+        fault = fault_signal(fd, size)
         if fault != 0:
             self._mapping.close()
             why = f"reading it kills a process ({signal.strsignal(fault)})" if fault > 0 else "a child cannot map it"

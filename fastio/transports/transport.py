@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from fastio import _native
 from fastio._native import Control
+from fastio._native import resident as resident_share
 
 SAVE = "save"
 LOAD = "load"
@@ -121,7 +121,7 @@ class ReadRequest(_Request):
 
 def is_resident(fd: int, size: int) -> bool:
     """Whether the page cache holds an open file of ``size`` bytes, or nearly. Raises OSError."""
-    return _native.resident(fd, size) >= _RESIDENT
+    return resident_share(fd, size) >= _RESIDENT
 
 
 class TransportResult(NamedTuple):

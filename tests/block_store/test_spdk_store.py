@@ -13,12 +13,12 @@ import random
 import pytest
 import torch
 
-from fastio import _native
+from fastio._native import why_no_spdk
 from fastio.offload.stores.block_store import BlockStore
 
 TARGET = os.environ.get("FASTIO_TEST_SPDK", "")
 pytestmark = [
-    pytest.mark.skipif(bool(_native.why_no_spdk()), reason="this build has no SPDK"),
+    pytest.mark.skipif(bool(why_no_spdk()), reason="this build has no SPDK"),
     pytest.mark.skipif(not TARGET, reason="FASTIO_TEST_SPDK names no namespace"),
 ]
 

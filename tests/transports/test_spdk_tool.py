@@ -9,19 +9,20 @@ import pytest
 import torch
 
 import fastio
-from fastio import _native
+from fastio._native import why_no_spdk
+from fastio.backends import spdk
 from fastio.backends.spdk import SpdkTransport
 from fastio.errors import RefusedError, TransferError
 from fastio.transports import registry
 from fastio.transports.transport import ReadRequest, Span, WriteRequest
 
-BUILT = not _native.why_no_spdk()
+BUILT = not why_no_spdk()
 
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> SpdkTransport:
     """The tool as in a build with SPDK, whether this one has it or not."""
-    monkeypatch.setattr(_native, "why_no_spdk", lambda: "")
+    monkeypatch.setattr(spdk, "why_no_spdk", lambda: "")
     monkeypatch.setattr(registry, "_tools", {})
     return SpdkTransport()
 

@@ -10,7 +10,7 @@ import os
 import re
 from typing import Any, NamedTuple
 
-from fastio import _native
+from fastio._native import crc32 as crc32_of
 from fastio.checkpoint.folder.regular_file import opened_regular
 from fastio.errors import CheckpointError, CorruptFileError, quoted
 from fastio.files.atomic_file import AtomicFile
@@ -179,5 +179,5 @@ def _text(manifest: Manifest) -> str:
 
 def _with_crc(fields: dict[str, Any]) -> str:
     """Return the text of a manifest, with the CRC-32 of its text with an empty ``crc32``."""
-    value = _native.crc32(json.dumps(fields).encode())
+    value = crc32_of(json.dumps(fields).encode())
     return json.dumps({**fields, "crc32": f"{value:08x}"}) + "\n"

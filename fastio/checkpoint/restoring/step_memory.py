@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from fastio import _native
+from fastio._native import Mapping as HostMapping
 from fastio.checkpoint.restoring.restore_targets import Targets
 from fastio.errors import CorruptFileError
 from fastio.formats.pt.extra_records import has_foreign_byte_order
@@ -88,7 +88,7 @@ class StepMemory:
         unneeded = [name for name in step.sizes if name not in needed]
         if unneeded:
             with translate_native_errors(step.archive.path):
-                zeros = _native.Mapping(max(step.sizes[name] for name in unneeded))
+                zeros = HostMapping(max(step.sizes[name] for name in unneeded))
             self._storages |= {name: bytes_of(zeros, 0, step.sizes[name]).untyped_storage() for name in unneeded}
         self._step, self._device = step, device
 

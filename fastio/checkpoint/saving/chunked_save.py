@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from fastio import _native
-from fastio._native import Control
+from fastio._native import Control, crc32_at
 from fastio.checkpoint.saving.parallel_copy import Copy, copy_all
 from fastio.checkpoint.saving.snapshot import Snapshot, pin_for
 from fastio.checkpoint.training_pause import TrainingPause
@@ -96,7 +95,7 @@ def _copied(layout: Layout, begin: int, end: int, address: int, values: list[int
     copy_all(copies)
     for index, _, nbytes in parts:
         if layout.extents[index].checksum:
-            values[index] = _native.crc32_at(targets[index], nbytes, values[index])
+            values[index] = crc32_at(targets[index], nbytes, values[index])
     checksums.patch(layout, values)  # CRCs of storages that are not complete yet are patched again later
     for index, start, nbytes in parts:
         extent = layout.extents[index]

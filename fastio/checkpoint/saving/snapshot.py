@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import torch
 
-from fastio import _native, devices
+from fastio import devices
+from fastio._native import Digests, Mapping
 from fastio.checkpoint.saving.parallel_copy import Copy, blocks_of, copy_all, split_by_first_block
 from fastio.devices import Accelerator, copy_errors
 from fastio.memory.raw_memory import host_bytes, storage_bytes, synchronize
@@ -45,8 +46,8 @@ class Snapshot:
 
     def __init__(self, comparable: bool) -> None:
         self._comparable = comparable
-        self._digests: _native.Digests | None = None
-        self._memory: _native.Mapping | HostMemory | None = None
+        self._digests: Digests | None = None
+        self._memory: Mapping | HostMemory | None = None
         self._slots: dict[str, _Slot] = {}
         self._copies: list[Storage] = []  # storages over the memory of the slots
         self._is_complete = False
@@ -62,7 +63,7 @@ class Snapshot:
             self._slots = slots
             self._copies = [_storage_at(base + slots[name].start, name, nbytes) for name, _, nbytes in storages]
             blocks = sum(blocks_of(nbytes) for _, _, nbytes in storages)
-            self._digests = _native.Digests(blocks) if self._comparable else None
+            self._digests = Digests(blocks) if self._comparable else None
             self._is_complete = False
         return self._copies
 
@@ -119,7 +120,7 @@ class Snapshot:
             del memory
             self.close()  # before the allocation, so that both are never held at once
             with translate_native_errors("the snapshot of a checkpoint"):
-                memory = _native.Mapping(nbytes) if pin_for is None else HostMemory(max(nbytes, _PAGE), pin_for)
+                memory = Mapping(nbytes) if pin_for is None else HostMemory(max(nbytes, _PAGE), pin_for)
             self._memory = memory
         return memory.address
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from fastio import _native, devices
+from fastio import devices
+from fastio._native import pickle as native_pickle
 from fastio.formats.pt.registered_packages import foreign_packages
 
 PROTOCOL = 2  # torch's default, and the only protocol that the native pickler writes
@@ -35,7 +36,7 @@ def pickle(obj: Any) -> tuple[bytes, list[tuple[str, torch.UntypedStorage, int]]
     if not _REDUCED.isdisjoint(copyreg.dispatch_table):
         return None
     cpu = None if foreign_packages() else "cpu"
-    return _native.pickle(
+    return native_pickle(
         obj, _pickled_globals(), _storage_classes(), _REBUILD, _serialization.location_tag, cpu, devices.all_kinds()
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fastio import _native
+from fastio._native import Mapping
 from fastio.memory.load_buffers import Region, bytes_of
 from fastio.runtime.native_errors import translate_native_errors
 
@@ -21,7 +21,7 @@ class Placeholders:
         self._storages: dict[str, torch.UntypedStorage] = {}
         self._by_identity: dict[int, Region] = {}
         with translate_native_errors(path):
-            self._mapping = _native.Mapping(max((record.nbytes for record in records), default=1))
+            self._mapping = Mapping(max((record.nbytes for record in records), default=1))
 
     def storage(self, record: Region) -> torch.UntypedStorage:
         """The storage of one of the records, always the same one."""

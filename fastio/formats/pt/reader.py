@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fastio import _native
+from fastio._native import ZipDirectory, crc32
 from fastio.errors import CorruptFileError
 from fastio.formats.pt import unpickler
 from fastio.formats.pt.placeholders import Placeholders
@@ -52,7 +52,7 @@ class Archive:
     __slots__ = ("checksummed", "directory", "fd", "path", "records")
 
     def __init__(
-        self, path: str, fd: int, directory: _native.ZipDirectory, records: dict[str, Record], checksummed: bool
+        self, path: str, fd: int, directory: ZipDirectory, records: dict[str, Record], checksummed: bool
     ) -> None:
         self.path = path
         self.fd = fd
@@ -102,7 +102,7 @@ class Archive:
             data = data[start:]
         else:
             data = read_at(self.path, self.fd, record.begin + start, record.nbytes, name)
-        if verify and self.checksummed and _native.crc32(data) != record.crc:
+        if verify and self.checksummed and crc32(data) != record.crc:
             raise crc_mismatch(self.path, record)
         return data
 
@@ -140,7 +140,7 @@ def open_archive(path: str, fd: int, size: int, read_local_headers: bool = False
     torch must read the archive.
     """
     with translate_native_errors(path):
-        directory = _native.ZipDirectory(fd, size, read_local_headers)
+        directory = ZipDirectory(fd, size, read_local_headers)
         records: dict[str, Record] = {record.name: record for record in directory.records(Record)}
         if not directory.in_one_folder:
             raise not_torch_save(path, records, "its records are not in one folder")

@@ -15,7 +15,8 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import torch
 
-from fastio import _native, devices
+from fastio import devices
+from fastio._native import unless_of
 from fastio.formats.pt import pickler
 
 
@@ -70,7 +71,7 @@ def _pickle_module(storages: dict[str, Any], module: Any) -> Any:
                     storages[found[2]] = obj
                 return found
 
-            cast(Any, cls).persistent_id = _native.unless_of(_NON_STORAGE_TYPES, persistent_id)
+            cast(Any, cls).persistent_id = unless_of(_NON_STORAGE_TYPES, persistent_id)
 
     return SimpleNamespace(Pickler=Pickler)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fastio import _native
+from fastio._native import unpickle as native_unpickle
 from fastio.formats.pt.registered_packages import foreign_packages
 
 _CPU = torch.device("cpu")
@@ -62,7 +62,7 @@ def unpickle(
         return typed
 
     try:
-        return _native.unpickle(data, _allowed_globals(), _CALLS, load)
+        return native_unpickle(data, _allowed_globals(), _CALLS, load)
     except _NeedsTorchError:
         return None
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fastio import _native
+from fastio._native import ZipBuilder
 from fastio.formats.layout import Layout, LayoutBuilder
 from fastio.formats.pt.records import Records, pickled
 from fastio.runtime.gc_pause import gc_paused
@@ -60,7 +60,7 @@ def lay_out(records: Records, archive: str, read: bool = True) -> Layout:
     largest = _LARGEST_COPY if read else 0
     while (small := sum(nbytes for nbytes in sizes if nbytes <= largest)) > _MOST_HELD - held:
         largest //= 2
-    zip_file = _native.ZipBuilder(archive, alignment)
+    zip_file = ZipBuilder(archive, alignment)
     zip_file.reserve(held + small + _HEADERS * len(sizes))
     builder = LayoutBuilder()
     identity = hashlib.blake2b(digest_size=16)

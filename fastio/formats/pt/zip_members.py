@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 
-from fastio import _native
+from fastio._native import ZipDirectory, crc32
 from fastio.errors import CorruptFileError
 from fastio.formats.small_reads import read_at
 from fastio.memory.load_buffers import Region
@@ -18,7 +18,7 @@ _CHUNK = 1 << 20
 _STORED, _DEFLATED = 0, 8  # PKWARE's APPNOTE 6.3, section 4.4.5; torch reads no other method
 
 
-def verify_members(path: str, fd: int, directory: _native.ZipDirectory) -> int:
+def verify_members(path: str, fd: int, directory: ZipDirectory) -> int:
     """Check every record against its CRC-32 and return the number of their bytes, inflated.
 
     ``directory`` was read with ``read_local_headers``. CorruptFileError names the record that is damaged, or that
@@ -48,7 +48,7 @@ def _problem(path: str, fd: int, record: Region, deflated: bool, size: int) -> s
     crc = found = 0
     try:
         for data in _inflated(path, fd, record) if deflated else _stored(path, fd, record):
-            crc = _native.crc32(data, crc)
+            crc = crc32(data, crc)
             found += len(data)
             if found > size:
                 return f"it has more than {size} bytes"

@@ -12,7 +12,7 @@ import json
 import struct
 from typing import Any
 
-from fastio import _native
+from fastio._native import crc32
 from fastio.errors import ChecksumError, FormatError, quoted
 from fastio.formats.safetensors.tensor_checksums import AS_IT_IS, TensorChecksums, stale_cure
 from fastio.formats.safetensors.tensor_table import TensorTable
@@ -108,7 +108,7 @@ def is_hex(digits: Any, count: int) -> bool:
 
 def _table_crc(rows: Rows) -> str:
     columns = [[row[column] for row in rows] for column in range(3)]
-    return f"{_native.crc32(json.dumps(columns, separators=(',', ':')).encode()):08x}"
+    return f"{crc32(json.dumps(columns, separators=(',', ':')).encode()):08x}"
 
 
 def _malformed(path: str, value: str) -> ChecksumError:

@@ -10,7 +10,7 @@ import json
 import os
 from typing import Any
 
-from fastio import _native
+from fastio._native import crc32
 from fastio.errors import ChecksumError, quoted
 from fastio.files.open_file import opened_in_folder
 from fastio.formats.safetensors.header_checksums import CRC_DIGITS, SHA_DIGITS, VERSION, check_version, is_hex
@@ -71,7 +71,7 @@ def of_sidecar(path: str, fd: int, size: int, table: TensorTable) -> TensorCheck
 
 
 def _header_crc(path: str, fd: int, table: TensorTable) -> str:
-    return f"{_native.crc32(read_at(path, fd, 0, table.start)):08x}"
+    return f"{crc32(read_at(path, fd, 0, table.start)):08x}"
 
 
 def _is_complete(digests: Any, table: TensorTable, digits: int) -> bool:

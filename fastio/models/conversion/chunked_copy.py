@@ -10,8 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from fastio import _native
-from fastio._native import Control
+from fastio._native import Control, Mapping
 from fastio.engine.background_job import Progress, under_way
 from fastio.engine.executor import Execution
 from fastio.engine.operation import Operation
@@ -93,7 +92,7 @@ def copy_all(
     writings = [_Writing(file, stack, policy) for file in files]
     room = min(CHUNK, -(-max(file.layout.size for file in files) // _PAGE) * _PAGE)
     with translate_native_errors(files[0].path):
-        memory = _native.Mapping(2 * room, used=True)
+        memory = Mapping(2 * room, used=True)
     addresses = (memory.address, memory.address + room)
     reads = TensorReads()
     total, done = sum(file.layout.size for file in files), 0

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastio import _native, formats
+from fastio import formats
+from fastio._native import Mapping as HostMapping
+from fastio._native import crc32_combine
 from fastio.engine import checksums, header_digests
 from fastio.files.atomic_file import AtomicFile
 from fastio.formats import dense_tensors
@@ -97,7 +99,7 @@ class NewFile:
     def extents(self, chunk: Chunk, pieces: Mapping[int, Piece], crcs: Sequence[int]) -> list[Extent]:
         """What is to be written for a chunk whose pieces, with these CRC-32s, were read."""
         for (index, piece), crc in zip(pieces.items(), crcs, strict=True):
-            self.values[index] = _native.crc32_combine(self.values[index], crc, piece.nbytes)
+            self.values[index] = crc32_combine(self.values[index], crc, piece.nbytes)
         patches = []
         while self._patch is not None and self._patch.offset < chunk.end:  # its extent was before it
             patches.append(self._patch)
@@ -136,7 +138,7 @@ class _StandIns:
         filled = [tensor for tensor in tensors if tensor.nbytes]
         starts = list(accumulate((-(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for tensor in filled), initial=0))
         with translate_native_errors(path):
-            mapping = _native.Mapping(max(starts.pop(), 1))
+            mapping = HostMapping(max(starts.pop(), 1))
         self.made = {
             tensor.name: torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in tensors if not tensor.nbytes
         }

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastio import _native
+from fastio._native import Mapping, crc32_combine
 from fastio.errors import CorruptFileError
 from fastio.memory.load_buffers import bytes_of
 from fastio.models.conversion.chunk_reads import ChunkReads
@@ -72,7 +72,7 @@ class Run:
 
     def take(self, crc: int, nbytes: int) -> None:
         """Add the CRC-32 of the next bytes of it. Raises its error once all were read and the sum is not its CRC-32."""
-        self._value = _native.crc32_combine(self._value, crc, nbytes)
+        self._value = crc32_combine(self._value, crc, nbytes)
         self._done += nbytes
         if self._done == self.nbytes and self._crc not in (None, self._value):
             self.file.check_unchanged()
@@ -81,7 +81,7 @@ class Run:
     def read(self) -> torch.Tensor:
         """Read all of it: uint8 of shape (nbytes,), in memory of its own."""
         with translate_native_errors(self.file.path):
-            memory = _native.Mapping(self.nbytes, used=True)
+            memory = Mapping(self.nbytes, used=True)
         (crc,) = self.file.read([Extent(self.offset, self.nbytes, memory.address, True, "cpu", memory)])
         self.take(crc, self.nbytes)
         return bytes_of(memory, 0, self.nbytes)

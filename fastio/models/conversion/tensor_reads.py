@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from fastio import _native
+from fastio._native import crc32_at, crc32_combine
 from fastio.engine.contiguous_chunks import packed
 from fastio.memory.raw_memory import view
 from fastio.models.conversion.source_tensors import Run, SourceFile, SourceTensor
@@ -50,7 +50,7 @@ class TensorReads:
                 crcs[index] = self._pack(piece)
         for part, value in zip(parts, _values(parts), strict=True):  # in the order of the tensors' bytes
             part.run.take(value, part.extent.nbytes)
-            crcs[part.piece] = _native.crc32_combine(crcs[part.piece], value, part.extent.nbytes)
+            crcs[part.piece] = crc32_combine(crcs[part.piece], value, part.extent.nbytes)
         return crcs
 
     def _pack(self, piece: Piece) -> int:
@@ -61,7 +61,7 @@ class TensorReads:
         self._packing[tensor.name].take(piece.address, piece.nbytes)
         if piece.start + piece.nbytes == tensor.nbytes:
             del self._packing[tensor.name]
-        return _native.crc32_at(piece.address, piece.nbytes)
+        return crc32_at(piece.address, piece.nbytes)
 
 
 class _Packing:

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import torch
 from torch.nn import Parameter
 
-from fastio import _native, devices
+from fastio import devices
+from fastio._native import PushedHooks as NativeHooks
 from fastio.offload.autograd.saved_tensor import SavedTensor, View
 
 allows_hooks: Any = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
@@ -31,7 +32,7 @@ class Owner(Protocol):
         """Return the saved tensor, bit for bit."""
 
 
-class PushedHooks(_native.PushedHooks):
+class PushedHooks(NativeHooks):
     """Saved-tensor hooks as ``torch.autograd.graph.saved_tensors_hooks`` pushes them, safe under interrupts.
 
     A signal cannot come in the middle of :meth:`push` or :meth:`pop`, so the number of pushed hooks is always known.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fastio import _native
+from fastio._native import csr_count, csr_decode, csr_encode, csr_nbytes
 from fastio.errors import FastIOError, ToolUnavailableError
 from fastio.offload.codecs import csr_cuda
 from fastio.offload.stores import fresh_memory
@@ -49,12 +49,12 @@ def pack(plain: torch.Tensor, least_ratio: float = 0.0, valid: torch.Tensor | No
     address = plain.data_ptr()
     if least_ratio > 0 and not _sample_pays(address, elements, itemsize, least_ratio):
         return None
-    nbytes = _native.csr_nbytes(elements, itemsize, _native.csr_count(address, elements, itemsize))
+    nbytes = csr_nbytes(elements, itemsize, csr_count(address, elements, itemsize))
     if nbytes * least_ratio > plain.nbytes:
         return None
     payload = fresh_memory.empty((nbytes,), torch.uint8, plain.device)
     try:
-        _native.csr_encode(address, elements, itemsize, payload.data_ptr(), nbytes)
+        csr_encode(address, elements, itemsize, payload.data_ptr(), nbytes)
     except NativeError as error:  # another thread changed the tensor
         raise RuntimeError(error.args[1]) from None
     return payload
@@ -73,7 +73,7 @@ def unpack(payload: torch.Tensor, elements: int, dtype: torch.dtype, device: tor
     payload = payload.cpu()
     tensor = fresh_memory.empty((elements,), dtype, payload.device)
     try:
-        _native.csr_decode(payload.data_ptr(), payload.nbytes, tensor.data_ptr(), elements * words, itemsize)
+        csr_decode(payload.data_ptr(), payload.nbytes, tensor.data_ptr(), elements * words, itemsize)
     except NativeError as error:
         raise DamagedError(error.args[1]) from None
     return tensor.to(device)
@@ -89,6 +89,6 @@ def _sample_pays(address: int, elements: int, itemsize: int, least_ratio: float)
     if elements < 4 * _PIECES * _PIECE:
         return True
     step = elements // _PIECES
-    found = sum(_native.csr_count(address + i * step * itemsize, _PIECE, itemsize) for i in range(_PIECES))
+    found = sum(csr_count(address + i * step * itemsize, _PIECE, itemsize) for i in range(_PIECES))
     sampled = _PIECES * _PIECE
-    return _native.csr_nbytes(sampled, itemsize, found) * least_ratio <= sampled * itemsize
+    return csr_nbytes(sampled, itemsize, found) * least_ratio <= sampled * itemsize

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fastio import _native
+from fastio._native import csr_nbytes
 from fastio.devices.cupy_kernels import Kernels
 
 _KERNELS = Kernels("csr", "fastio.offload.codecs", "csr.cu")
@@ -34,7 +34,7 @@ def pack(
     nonzeros = int(found if valid is None else torch.where(valid, found, -1))  # the only wait
     if nonzeros < 0:
         return None
-    nbytes = _native.csr_nbytes(elements, itemsize, nonzeros)
+    nbytes = csr_nbytes(elements, itemsize, nonzeros)
     if nbytes * least_ratio > plain.nbytes:
         return None
     payload = torch.empty(nbytes, dtype=torch.uint8, device=plain.device)
@@ -49,7 +49,7 @@ def unpack(payload: torch.Tensor, tensor: torch.Tensor, elements: int, itemsize:
     ``payload`` is on the same device, aligned to 8 bytes. Waits for the current stream, to know the result.
     """
     rows = (elements + 127) // 128
-    room = payload.nbytes - _native.csr_nbytes(elements, itemsize, 0)
+    room = payload.nbytes - csr_nbytes(elements, itemsize, 0)
     if room < 0 or room % itemsize or (rows == 0 and room):
         return False
     damaged = torch.zeros(1, dtype=torch.int32, device=tensor.device)

@@ -8,7 +8,7 @@ import mmap
 
 import torch
 
-from fastio import _native
+from fastio._native import Mapping
 from fastio.memory.load_buffers import bytes_of
 from fastio.runtime.native_errors import NativeError
 
@@ -31,7 +31,7 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
     rest = nbytes % _HUGE_PAGE
     room = nbytes if rest < _WORTH_ONE else nbytes - rest + _HUGE_PAGE
     try:
-        mapping = _native.Mapping(room)
+        mapping = Mapping(room)
     except NativeError:
         raise _no_memory(room) from None
     return bytes_of(mapping, 0, nbytes).view(dtype).view(shape)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fastio import _native
+from fastio._native import BlockStore
 from fastio.errors import RefusedError, TransferError
 from fastio.memory.raw_memory import view
 from fastio.nvme.safety import refuse_contents, refuse_controller_in_use
@@ -28,7 +28,7 @@ _ALIGNMENT = 4  # of addresses in NVMe commands; a driver may require more
 class OpenStore:
     """A native store and its properties. ``lba_bytes`` is per place; ``claims`` are closed after the store."""
 
-    native: _native.BlockStore
+    native: BlockStore
     driver: str
     places: tuple[str, ...]
     lba_bytes: tuple[int, ...]
@@ -137,7 +137,7 @@ def pci_address(driver: str, name: str) -> str:
     return fields.get("traddr", "") if fields.get("trtype", "").lower() == "pcie" else ""
 
 
-def _on_devices(native: _native.BlockStore, driver: str, places: tuple[str, ...], claims: tuple[int, ...]) -> OpenStore:
+def _on_devices(native: BlockStore, driver: str, places: tuple[str, ...], claims: tuple[int, ...]) -> OpenStore:
     devices = native.devices()
     return OpenStore(
         native=native,
@@ -150,7 +150,7 @@ def _on_devices(native: _native.BlockStore, driver: str, places: tuple[str, ...]
     )
 
 
-def _reader(native: _native.BlockStore, driver: str, number: int, name: str) -> Callable[[int, int], bytes]:
+def _reader(native: BlockStore, driver: str, number: int, name: str) -> Callable[[int, int], bytes]:
     """Return a function of (offset, nbytes) that reads a device of the store."""
 
     def read(offset: int, nbytes: int) -> bytes:
@@ -166,7 +166,7 @@ def _reader(native: _native.BlockStore, driver: str, number: int, name: str) -> 
 
 def _open_kernel_driver(
     devices: Sequence[tuple[int, int]], names: Sequence[str], limit: int, driver: str, alignment: int, notes: list[str]
-) -> tuple[_native.BlockStore, str]:
+) -> tuple[BlockStore, str]:
     try:
         return _native_store(devices, names, limit, driver, alignment), driver
     except RefusedError as error:
@@ -178,9 +178,9 @@ def _open_kernel_driver(
 
 def _native_store(
     devices: Sequence[tuple[int, int]] | Sequence[str], names: Sequence[str], limit: int, driver: str, alignment: int
-) -> _native.BlockStore:
+) -> BlockStore:
     with translate_native_errors(", ".join(names)):
-        return _native.BlockStore(devices, limit, driver, alignment)
+        return BlockStore(devices, limit, driver, alignment)
 
 
 def _unusable(driver: str, error: RefusedError, names: Sequence[str]) -> TransferError:

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fastio import _native, dicts
-from fastio._native import Descriptor
+from fastio import dicts
+from fastio._native import Descriptor, allocate
 from fastio.engine.executor import Execution
 from fastio.engine.operation import Operation
 from fastio.engine.transport_errors import call_transport
@@ -214,7 +214,7 @@ class ToolStore:
 
         def write(tool: str) -> TransportResult:
             os.ftruncate(file.fd, 0)  # of what a tool wrote before it refused
-            _native.allocate(file.fd, file.nbytes)
+            allocate(file.fd, file.nbytes)
             return call_transport(tool, request)
 
         self._move(index, "write", execution, write)
