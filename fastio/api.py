@@ -9,12 +9,11 @@ from typing import Any
 
 from fastio.engine import file_objects
 from fastio.engine.load import load_file
-from fastio.engine.load_target import into_memory
+from fastio.engine.load_plan import into_memory
+from fastio.engine.plan import LoadRequest, SaveRequest
 from fastio.engine.progress import shown
 from fastio.engine.save import save_file
 from fastio.engine.tool_selection import check
-from fastio.engine.torch_load import LoadCall
-from fastio.engine.torch_save import SaveCall
 from fastio.errors import UnsupportedError
 from fastio.files.open_file import is_path, translate_open_limit
 from fastio.formats import detect
@@ -75,15 +74,15 @@ def save(
     if clone and file_format == detect.PT:
         torch_save_arguments["pickle_module"] = cloning(torch_save_arguments.get("pickle_module") or pickle)
     with shown(progress, f"saving {os.path.basename(name)}") as told, translate_open_limit("save", name):
-        call = SaveCall(obj, name, file_format, policy, bool(durable), told, torch_save_arguments)
-        result = save_file(call) if is_path(f) else file_objects.save_stream(call, f)
+        request = SaveRequest(obj, name, file_format, policy, bool(durable), torch_save_arguments)
+        result = save_file(request, told) if is_path(f) else file_objects.save_stream(request, f, told)
     publish(result)
     return result
 
 
 def save_over_link(obj: Any, path: str) -> SaveResult:
     """:func:`save` as ``pt``, durably, in the place of what is at the path: a symbolic link is replaced, too."""
-    result = save_file(SaveCall(obj, path, detect.PT, "auto", True, None, {}, follow_link=False))
+    result = save_file(SaveRequest(obj, path, detect.PT, "auto", True, {}, follow_link=False), None)
     publish(result)
     return result
 
@@ -140,12 +139,12 @@ def load(
     safe = weights_only is None or weights_only
     by_default = weights_only is None and torch_load_arguments.get("pickle_module") is None
     arguments = torch_load_arguments
-    call = LoadCall(
-        _name(f), map_location, safe, mmap, policy, verify, None, arguments, by_default=by_default, keys=names
+    request = LoadRequest(
+        _name(f), map_location, safe, mmap, policy, verify, arguments, by_default=by_default, keys=names
     )
     if into is not None and not is_path(f):
-        raise UnsupportedError(f"{call.path}: into={into!r} needs a path, got a file object; load it without into")
-    return _load(f, into_memory(call, into), progress)
+        raise UnsupportedError(f"{request.path}: into={into!r} needs a path, got a file object; load it without into")
+    return _load(f, into_memory(request, into), progress)
 
 
 def load_as_torch(
@@ -153,21 +152,21 @@ def load_as_torch(
 ) -> Any:
     """:func:`load` for code that means ``torch.load``: what that ignores is ignored, and the transfer has a note."""
     safe, by_default = weights_only is None or weights_only, weights_only is None
-    call = LoadCall(
-        _name(f), map_location, safe, mmap, "auto", True, None, arguments, as_torch=True, by_default=by_default
+    request = LoadRequest(
+        _name(f), map_location, safe, mmap, "auto", True, arguments, as_torch=True, by_default=by_default
     )
-    return _load(f, call, None)
+    return _load(f, request, None)
 
 
 def _name(f: Any) -> str:
     return os.fsdecode(f) if is_path(f) else file_objects.name_of(f)
 
 
-def _load(f: Any, call: LoadCall, progress: Any) -> Any:
-    check(call.policy, LOAD)
-    with shown(progress, f"loading {os.path.basename(call.path)}") as told, translate_open_limit("load", call.path):
-        call = call._replace(progress=told)
-        obj, transfer = load_file(call) if is_path(f) else file_objects.load_stream(call, f)
+def _load(f: Any, request: LoadRequest, progress: Any) -> Any:
+    check(request.policy, LOAD)
+    name = request.path
+    with shown(progress, f"loading {os.path.basename(name)}") as told, translate_open_limit("load", name):
+        obj, transfer = load_file(request, told) if is_path(f) else file_objects.load_stream(request, f, told)
     publish(transfer)
     return obj
 

@@ -16,7 +16,7 @@ from fastio.dicts.defaults import folder
 from fastio.dicts.explain import describe
 from fastio.dicts.fingerprint import Fingerprint
 from fastio.dicts.sizes import describe_seconds
-from fastio.engine.operation import COLUMNS, IN_PLACE
+from fastio.engine.plan import COLUMNS, IN_PLACE
 from fastio.inspect.dictionaries import Learned, StoredDictionary, clear, stored
 from fastio.inspect.tuning import ROUNDS, SIZES, WORKS, Tuned, tune
 from fastio.sizes import format_size, parse_size

@@ -185,7 +185,7 @@ def _movable(tensor: torch.Tensor) -> torch.Tensor | None:
     ):
         return None
     kind = tensor.device.type
-    if kind != "cpu" and not tool_selection.candidates(SAVE, FORMAT, frozenset({kind}))[0]:
+    if kind != "cpu" and not tool_selection.able(SAVE, FORMAT, frozenset({kind}), "object")[0]:
         tensor = tensor.cpu()
     return tensor.resolve_conj().resolve_neg().contiguous()
 

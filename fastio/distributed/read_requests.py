@@ -48,7 +48,7 @@ class ReadRequest(NamedTuple):
             return None
         if not target.is_contiguous() or target.is_conj() or target.is_neg():
             return None
-        if kind != "cpu" and not tool_selection.candidates(LOAD, FORMAT, frozenset({kind}))[0]:
+        if kind != "cpu" and not tool_selection.able(LOAD, FORMAT, frozenset({kind}), "object")[0]:
             return None
         return target
 

@@ -1,52 +1,77 @@
-"""One operation from start to end: choose a tool, try it, fall back to the next, learn, and report what happened.
+"""Executes transfer plans: chooses a tool, tries it, falls back to the next, learns, and reports what happened.
 
-Every save, load, checkpoint, DCP and feature-map transfer goes through :class:`Execution`.
+Every save, load, checkpoint, DCP and feature-map transfer goes through :func:`execute`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from fastio._native import Control
-from fastio.engine.operation import Operation
-from fastio.engine.tool_selection import decide
+from fastio.engine.plan import TransferPlan
+from fastio.engine.transport_errors import call_transport
 from fastio.errors import FastIOError, RefusedError, ToolUnavailableError, TransferError
 from fastio.results import SaveResult, Transfer
-from fastio.transports.transport import TransportResult
+from fastio.transports.transport import SAVE, ReadRequest, TransportResult, WriteRequest
 
 _Done = TypeVar("_Done")
+_Value = TypeVar("_Value")
+
+
+class Outcome(NamedTuple, Generic[_Value]):
+    """What the work of an execution gave: how the bytes were moved, and a value for the caller.
+
+    ``verified`` and ``notes``, which stand before the transport's, are for the result. ``reason``: why this tool, where
+    the dictionary's reason is not it. ``counts``: the dictionary learns the time; not if it was only a part's.
+    """
+
+    moved: TransportResult
+    value: _Value
+    verified: bool = False
+    notes: tuple[str, ...] = ()
+    reason: str = ""
+    counts: bool = True
 
 
 class Execution:
-    """An operation under way. A tool that could not do it is not tried again.
+    """A plan that is carried out. A tool that could not do it is not tried again. ``order``: the tools, best first."""
 
-    ``control``: no other tool is tried once it is cancelled. ``tools``: these are tried, in this order, instead of
-    those that the dictionary chooses. ValueError for a policy that is none, DictionaryError for a bad file,
-    ToolUnavailableError for a tool that was named and cannot do this.
-    """
-
-    def __init__(
-        self, operation: Operation, control: Control | None = None, tools: tuple[str, ...] | None = None
-    ) -> None:
-        self.operation = operation
-        self.decision = decide(operation)
-        self._control = control
-        self._left = list(self.decision.order if tools is None else tools)
-        self._chosen = self.tool
+    def __init__(self, plan: TransferPlan, control: Control | None, tools: tuple[str, ...], asks: bool) -> None:
+        self.plan = plan
         self.failures: list[str] = []
+        self._control = control
+        self._dictionary = None
+        self._context = plan.context
+        self._reason, order = plan.fixed, plan.tools
+        if asks and plan.tools and not plan.fixed:
+            self._dictionary = plan.policy.ask(plan.kind, plan.folder, plan.nbytes)
+            choice = self._dictionary.choose(self._context, plan.nbytes, plan.tools)
+            self._reason, order = choice.reason, choice.order
+        self.order = tools or order
+        self._left = list(self.order)
+        self._chosen = self.tool
 
     @property
     def tool(self) -> str:
         """The tool that did it, or is tried next; empty if none is left."""
         return self._left[0] if self._left else ""
 
+    @property
+    def left(self) -> tuple[str, ...]:
+        """The tools that have not failed, the one in use first."""
+        return tuple(self._left)
+
+    def move(self, request: ReadRequest | WriteRequest) -> TransportResult:
+        """Have the first tool that can do it move the bytes. Raises as :meth:`run` does."""
+        return self.run(lambda tool: call_transport(tool, request))
+
     def run(self, move: Callable[[str], _Done], before_retry: Callable[[], object] | None = None) -> _Done:
         """Call ``move`` with one tool after the other until one succeeds, and return what it returned.
 
-        ``before_retry`` is called before another tool is tried. RefusedError if no tool could, or the TransferError
-        that the first one failed with.
+        ``before_retry`` is called before another tool is tried; none is after the control is cancelled. RefusedError if
+        no tool could, or the TransferError that the first one failed with.
         """
         first: Exception | None = None
         try:
@@ -54,58 +79,61 @@ class Execution:
                 try:
                     return move(self.tool)
                 except (RefusedError, ToolUnavailableError) as error:
-                    if self.decision.fixed and isinstance(error, ToolUnavailableError):
+                    if self.plan.fixed and isinstance(error, ToolUnavailableError):
                         raise
                     if self._control is not None and self._control.cancelled:
                         raise
                     first = first or error
                     failed = self._left.pop(0)
                     self.failures.append(f"{failed}: {error}")
-                    self.decision.fail(failed, str(error))
+                    if self._dictionary is not None:
+                        self._dictionary.fail(self._context, self.plan.nbytes, failed, str(error))
                     if before_retry is not None:
                         before_retry()
             raise self._no_tool_left(first)
         finally:
             del first  # its traceback refers to this frame: a cycle, which would keep the callers' tensors alive
 
-    def learn(self) -> float:
-        """Tell the dictionary how long the operation took, until now; return that, in seconds."""
-        seconds = time.perf_counter() - self.operation.started
-        self.decision.learn(self.tool, seconds)
-        return seconds
-
-    def saved(self, moved: TransportResult, verified: bool = True, reason: str = "") -> SaveResult:
-        """Learn, and return the result of a save. ``reason``: why this tool, where no dictionary chose it."""
-        return SaveResult(**self._fields(moved, verified, reason, ()))
-
-    def loaded(self, moved: TransportResult, verified: bool, notes: tuple[str, ...] = ()) -> Transfer:
-        """Learn, and return the result of a load. ``notes`` stand before those of the transport."""
-        return Transfer(**self._fields(moved, verified, "", notes))
-
-    def _fields(self, moved: TransportResult, verified: bool, reason: str, notes: tuple[str, ...]) -> dict[str, Any]:
-        operation = self.operation
-        chosen = self.decision.reason if self.tool == self._chosen else f"{self._chosen} could not"
-        return {
-            "op": operation.kind,
-            "path": operation.path,
-            "format": operation.file_format,
-            "tool": self.tool,
-            "route": moved.route,
-            "reason": reason or chosen,
-            "nbytes": operation.nbytes,
-            "seconds": self.learn(),
-            "durable": operation.durable,
-            "verified": verified,
-            "fallbacks": (*self.decision.missing, *self.failures, *notes, *moved.notes),
-        }
+    def report(self, outcome: Outcome[_Value], started: float) -> Transfer:
+        """Learn the time since ``started``, and return the result."""
+        plan, tool = self.plan, self.tool
+        seconds = time.perf_counter() - started
+        if self._dictionary is not None and outcome.counts:
+            self._dictionary.observe(self._context, plan.nbytes, tool, seconds)
+        chosen = self._reason if tool == self._chosen else f"{self._chosen} could not"
+        result = SaveResult if plan.kind == SAVE else Transfer
+        notes = (*plan.missing, *self.failures, *outcome.notes, *outcome.moved.notes)
+        return result(
+            plan.kind, plan.path, plan.file_format, tool, outcome.moved.route, outcome.reason or chosen, plan.nbytes,
+            seconds, plan.durable, outcome.verified, notes,
+        )  # fmt: skip
 
     def _no_tool_left(self, first: Exception | None) -> FastIOError:
         """The error of the first tool if the system refused, else one that tells what each tool failed with."""
         if first is not None and isinstance(first.__cause__, TransferError):
             return first.__cause__
-        operation = self.operation
-        cure = " (it was asked for by name: policy='auto' would try another one)" if self.decision.fixed else ""
-        notes = "; ".join((*self.decision.missing, *self.failures))
-        error = RefusedError(f"no tool could {operation.kind} {operation.path}: {notes}{cure}")
+        cure = " (it was asked for by name: policy='auto' would try another one)" if self.plan.fixed else ""
+        notes = "; ".join((*self.plan.missing, *self.failures))
+        error = RefusedError(f"no tool could {self.plan.kind} {self.plan.path}: {notes}{cure}")
         error.__cause__ = first
         return error
+
+
+def execute(
+    plan: TransferPlan,
+    work: Callable[[Execution], Outcome[_Value]],
+    started: float,
+    control: Control | None = None,
+    tools: tuple[str, ...] = (),
+    asks: bool = True,
+) -> tuple[Transfer, _Value]:
+    """Carry out a plan, which has a tool: do the work, and return its result and its value.
+
+    ``work`` moves the bytes by the execution that it is given; what it raises passes. ``started`` is the
+    ``time.perf_counter()`` when the caller began to wait. After ``control`` is cancelled no other tool is tried.
+    ``tools`` are tried, in this order, instead of those that the dictionary chooses. ``asks=False``: no dictionary
+    chooses or learns.
+    """
+    execution = Execution(plan, control, tools, asks)
+    outcome = work(execution)
+    return execution.report(outcome, started), outcome.value

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from fastio._native import Control
-from fastio.devices import identity
 from fastio.engine import checksums
 from fastio.engine.background_job import Progress, under_way
-from fastio.engine.executor import Execution
-from fastio.engine.operation import COLUMNS, IN_PLACE, Operation
-from fastio.engine.tool_selection import checksumming_tools, row_tools
-from fastio.engine.transport_errors import call_transport
+from fastio.engine.executor import Execution, Outcome, execute
+from fastio.engine.plan import COLUMNS, IN_PLACE, TransferPlan
+from fastio.engine.tool_selection import Need, plan_transfer
 from fastio.errors import ToolUnavailableError
 from fastio.formats.detect import PT
 from fastio.results import Transfer
@@ -26,24 +24,34 @@ from fastio.transports.transport import LOAD, Extent, ReadRequest, Span, Transpo
 _CPU = torch.device("cpu")
 
 
-def load_operation(
+def plan_read(
     path: str,
-    file_format: str,
-    devices: Iterable[torch.device],
-    nbytes: int,
-    storages: int,
-    policy: Any,
-    started: float,
     fd: int,
     size: int,
-) -> Operation:
-    """A load of ``nbytes`` from an open file of ``size`` bytes into memory on ``devices``."""
+    extents: Sequence[Extent],
+    policy: Any,
+    file_format: str = PT,
+    in_place: bool = False,
+) -> TransferPlan:
+    """Plan to fill the memory of extents from an open file of ``size`` bytes. ``in_place``: it was used before.
+
+    ToolUnavailableError if no tool can. Otherwise as :func:`fastio.engine.tool_selection.plan_transfer`.
+    """
+    storages = entries(extents)
+    devices = {_CPU if entry.device == "cpu" else entry.owner.device for entry in storages} or {_CPU}
+    need: Need = "extents"
+    known_as = IN_PLACE if in_place else ""
+    if isinstance(extents, ExtentRows):
+        need, known_as = "rows", COLUMNS
     with translate_native_errors(path):
         resident = is_resident(fd, size)
-    kinds = frozenset(device.type for device in devices)
-    return Operation(
-        LOAD, path, file_format, kinds, nbytes, storages, policy, started, device=identity(*devices), resident=resident
-    )
+    plan = plan_transfer(
+        LOAD, path, file_format, devices, total_nbytes(extents), len(storages), policy, need, resident=resident,
+        known_as=known_as,
+    )  # fmt: skip
+    if not plan.tools:
+        raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(map(str, devices))}", "load to the CPU")
+    return plan
 
 
 def read_extents(
@@ -60,32 +68,26 @@ def read_extents(
     """Fill given memory from an open file; return also a CRC-32 for each extent, which the caller must compare.
 
     Extents are sorted, apart and not empty; ``span`` is as in :class:`fastio.transports.transport.ReadRequest`. Their
-    memory may have changed when an error is raised. ``in_place``: it was used before.
+    memory may have changed when an error is raised. Raises also what :func:`plan_read` raises.
     """
     started = time.perf_counter()
-    storages = entries(extents)
-    devices = {_CPU if entry.device == "cpu" else entry.owner.device for entry in storages} or {_CPU}
-    nbytes = total_nbytes(extents)
-    operation = load_operation(path, file_format, devices, nbytes, len(storages), policy, started, fd, size)
+    plan = plan_read(path, fd, size, extents, policy, file_format, in_place)
     control = Control()
-    if isinstance(extents, ExtentRows):
-        among, known_as = row_tools(LOAD, operation.devices), COLUMNS
-    else:
-        among, known_as = checksumming_tools(LOAD, operation.devices), IN_PLACE if in_place else ""
-    execution = Execution(operation._replace(among=among, known_as=known_as), control)
-    if not execution.tool:
-        raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(map(str, devices))}", "load to the CPU")
-    request = ReadRequest(path, fd, size, extents, span, operation.resident, control)
-    with under_way(lambda: fill(request, execution), control, nbytes) as job:
-        moved = job.wait(progress)
-    return execution.loaded(moved, verified=False), moved.checksums or ()
+    request = ReadRequest(path, fd, size, extents, span, plan.resident, control)
+
+    def work(execution: Execution) -> Outcome[Sequence[int]]:
+        with under_way(lambda: fill(request, execution), control, plan.nbytes) as job:
+            moved = job.wait(progress)
+        return Outcome(moved, moved.checksums or ())
+
+    return execute(plan, work, started, control)
 
 
 def fill(request: ReadRequest, execution: Execution) -> TransportResult:
     """Have the first tool that can do it fill the memory; compute the checksums if it did not."""
     if not request.extents:
         return TransportResult("cached", ())
-    moved = execution.run(lambda tool: call_transport(tool, request))
+    moved = execution.move(request)
     if moved.checksums is not None:
         return moved
     values, notes = checksums.of_extents(request.extents)

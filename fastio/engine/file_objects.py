@@ -12,10 +12,11 @@ from typing import Any
 
 from fastio import formats
 from fastio.engine import sequential_write
+from fastio.engine.background_job import Progress
 from fastio.engine.load import load_open
+from fastio.engine.plan import LoadRequest, SaveRequest
 from fastio.engine.progress import tell_end
-from fastio.engine.torch_load import READ_WHOLE, LoadCall, call_torch
-from fastio.engine.torch_save import SaveCall
+from fastio.engine.torch_load import READ_WHOLE, call_torch
 from fastio.errors import TransferError
 from fastio.formats.detect import HEAD_BYTES, PT, detect
 from fastio.results import SaveResult, Transfer, completed
@@ -36,25 +37,25 @@ def name_of(f: Any) -> str:
     return os.fsdecode(name) if isinstance(name, bytes) else str(name)
 
 
-def save_stream(call: SaveCall, f: Any) -> SaveResult:
+def save_stream(request: SaveRequest, f: Any, progress: Progress | None) -> SaveResult:
     """Write to a file object at its position, as torch.save does. Durability is its owner's."""
     started = time.perf_counter()
-    if call.file_format == PT:
-        sequential_write.write_by_torch(call.obj, f, call.path, call.arguments)
+    if request.file_format == PT:
+        sequential_write.write_by_torch(request.obj, f, request.path, request.arguments)
         nbytes, tool, verified = 0, "torch", False
     else:
-        layout = formats.lay_out(call.file_format, call.obj, call.path, call.arguments)
-        sequential_write.write(layout, sequential_write.whole(f, call.path), call.path)
+        layout = formats.lay_out(request.file_format, request.obj, request.path, request.arguments)
+        sequential_write.write(layout, sequential_write.whole(f, request.path), request.path)
         if callable(flush := getattr(f, "flush", None)):
             flush()  # as torch does: what was saved can be loaded, by another process, too
         nbytes, tool, verified = layout.payload, "memory", bool(layout.digests)
-    tell_end(call.progress, nbytes)
+    tell_end(progress, nbytes)
     result = completed(
         SaveResult,
         SAVE,
-        call.path,
+        request.path,
         started,
-        format=call.file_format,
+        format=request.file_format,
         tool=tool,
         route="stream",
         reason=_REASON,
@@ -63,7 +64,7 @@ def save_stream(call: SaveCall, f: Any) -> SaveResult:
     return replace(result, verified=verified)
 
 
-def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:
+def load_stream(request: LoadRequest, f: Any, progress: Progress | None) -> tuple[Any, Transfer]:
     """Load from a file object, from its position to its end.
 
     What torch.load reads is not verified: the file object may be one that cannot be read twice.
@@ -71,17 +72,17 @@ def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:
     started = time.perf_counter()
     file_format = _detect(f)
     if file_format is not None:
-        if call.mmap:
-            raise ValueError(f"{call.path}: mmap=True needs a path, got a file object")
-        with _in_memory(f, call.path) as (fd, size):
-            obj, transfer = load_open(call._replace(policy="torch"), fd, size, file_format, started)
+        if request.mmap:
+            raise ValueError(f"{request.path}: mmap=True needs a path, got a file object")
+        with _in_memory(f, request.path) as (fd, size):
+            obj, transfer = load_open(request._replace(policy="torch"), fd, size, file_format, started, progress)
         return obj, replace(transfer, tool="memory", route="stream", reason=_REASON)
-    obj = call_torch(call, f)
-    tell_end(call.progress, 0)
+    obj = call_torch(request, f)
+    tell_end(progress, 0)
     return obj, completed(
         Transfer,
         LOAD,
-        call.path,
+        request.path,
         started,
         format=PT,
         tool="torch",
@@ -89,8 +90,8 @@ def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:
         reason=_REASON,
         nbytes=0,
         notes=(
-            *([READ_WHOLE] if call.keys is not None else []),
-            *(["not verified: f is a file object"] if call.verify else []),
+            *([READ_WHOLE] if request.keys is not None else []),
+            *(["not verified: f is a file object"] if request.verify else []),
         ),
     )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fastio._native import Mapping, crc32_combine
 from fastio.errors import RefusedError
-from fastio.formats.pt.reader import Record
+from fastio.formats.pt.reader import Archive, Record, crc_mismatch
+from fastio.formats.pt.zip_members import verify_members
 from fastio.memory.raw_memory import view
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
@@ -65,3 +66,37 @@ def _read(request: ReadRequest, notes: dict[str, None]) -> TransportResult:
         except RefusedError as refusal:
             notes[f"verifying, uring: {refusal}"] = None
     return registry.get("posix").read(request)
+
+
+def checksum(path: str, fd: int, size: int) -> int:
+    """The CRC-32 of all ``size`` bytes of an open file. CorruptFileError if it is shorter."""
+    return record_checksums(path, fd, [Record("", 0, size, 0)], size, {})[0] if size else 0
+
+
+def verify_archive(archive: Archive, size: int) -> tuple[int, tuple[str, ...]]:
+    """Check all records of a ``.pt`` file, or all but the storages where these carry no CRC.
+
+    Gives the number of bytes, and what was read another way than wished.
+
+    CorruptFileError names the record that is damaged.
+    """
+    if archive.has_compressed_records:
+        return verify_members(archive.path, archive.fd, archive.directory), ()
+    unsealed = set() if archive.has_storage_crcs else set(archive.storages)
+    records = [record for record in archive.records.values() if record not in unsealed]
+    notes = verify_records(archive, records, size)
+    return sum(record.nbytes for record in records), notes
+
+
+def verify_records(archive: Archive, records: Iterable[Record], size: int) -> tuple[str, ...]:
+    """Check some records of a ``.pt`` file, which are not compressed; return what was read another way than wished.
+
+    CorruptFileError names the record that is damaged.
+    """
+    in_order = sorted((record for record in records if record.nbytes), key=lambda record: record.offset)
+    notes: dict[str, None] = {}
+    values = record_checksums(archive.path, archive.fd, in_order, size, notes)
+    for record, value in zip(in_order, values, strict=True):
+        if value != record.crc:
+            raise crc_mismatch(archive.path, record)
+    return tuple(notes)

@@ -1,4 +1,4 @@
-"""Saving to a file: lay out, choose a tool, fill a temporary file, replace the old file with it."""
+"""Saves to a file: fills a temporary file by the tool that is chosen, then replaces the old file with it."""
 
 from __future__ import annotations
 
@@ -8,27 +8,25 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, cast
 
 import torch
 
-from fastio import formats
 from fastio._native import Control
 from fastio.engine import checksum_repair, checksums, header_digests, sequential_write
 from fastio.engine.background_job import Progress, under_way
 from fastio.engine.contiguous_chunks import Packed, write_packed
-from fastio.engine.executor import Execution
-from fastio.engine.operation import Operation
+from fastio.engine.executor import Execution, Outcome, execute
+from fastio.engine.plan import FileSave, InPlaceSave, SavePlan, SaveRequest, TorchSave
 from fastio.engine.progress import tell_end
-from fastio.engine.tool_selection import checksumming_tools
-from fastio.engine.torch_save import SaveCall, fill_by_torch, save_by_torch, torch_only, write_by_torch
+from fastio.engine.save_plan import plan_layout, plan_save
+from fastio.engine.torch_save import fill_by_torch, save_by_torch, write_by_torch
 from fastio.engine.transport_errors import call_transport
-from fastio.errors import ToolUnavailableError, TransferError
+from fastio.errors import TransferError
 from fastio.files.atomic_file import AtomicFile
-from fastio.files.save_target import in_place_reason
 from fastio.formats.detect import PT, SAFETENSORS
 from fastio.formats.layout import Layout
-from fastio.formats.pt import writer
 from fastio.results import SaveResult, completed
 from fastio.transports import registry
 from fastio.transports.transport import SAVE, TransportResult, WriteRequest
@@ -51,62 +49,22 @@ class NewFile(Protocol):
         """Make it visible. With ``durable``, it survives a power cut once this returns. TransferError if it cannot."""
 
 
-def save_file(call: SaveCall) -> SaveResult:
+def save_file(request: SaveRequest, progress: Progress | None) -> SaveResult:
     """Save to a path, which holds the whole old file or the whole new one at any time."""
     started = time.perf_counter()
-    why = in_place_reason(call.path)
-    if why:
-        return _save_in_place(call, started, why)
-    why = torch_only(call)
-    if why:
-        return save_by_torch(call, started, why)
-    layout = _lay_out(call)
-    devices = layout.devices or _CPU
-    with_crcs = torch.serialization.get_crc32_options()
-    execution = Execution(
-        Operation(
-            SAVE, call.path, call.file_format, devices, layout.payload,
-            (len(layout.extents) + len(layout.strided)) // 2, call.policy, started, call.durable, device=layout.device,
-            # Without CRCs torch's own save is used only if it was asked for by name.
-            among=None if call.file_format != PT or with_crcs else checksumming_tools(SAVE, devices),
-        )
-    )  # fmt: skip
-    if not execution.tool:
-        why = f"no tool writes {call.file_format} from memory on {', '.join(devices)}"
-        if call.file_format != PT:
-            raise ToolUnavailableError("auto", why, "move the tensors to the CPU first")
-        return save_by_torch(call, started, why)
-    with AtomicFile(call.path, call.follow_link) as new:
-        moved = execution.run(lambda tool: _fill_by(tool, call, layout, new), lambda: os.ftruncate(new.fd, 0))
-        if (
-            call.file_format == SAFETENSORS
-        ):  # before the commit: a sidecar must never be beside a file that is not its own
-            moved = moved._replace(notes=(*moved.notes, *remove_old_checksums(call.path)))
-        new.commit(call.durable)
-    checksummed = moved.route != "library" or with_crcs
-    return execution.saved(moved, verified=checksummed if call.file_format == PT else bool(layout.digests))
+    return execute_save(plan_save(request), started, progress)
 
 
-def remove_old_checksums(path: str) -> tuple[str, ...]:
-    """Remove the old file's sidecar. Returns notes."""
-    from fastio.formats.safetensors import sidecar  # not needed by all saves
-
-    name = sidecar.name_of(path)
-    try:
-        os.unlink(name)
-    except FileNotFoundError:
-        return ()
-    except OSError as error:
-        return (f"{name}, which has checksums of the old file, could not be removed: {error.strerror}",)
-    return (f"{name}, which had checksums of the old file, was removed",)
-
-
-def save_layout(
-    layout: Layout, path: str, policy: Any, progress: Progress | None, still: bool = False
-) -> tuple[SaveResult, Sequence[int]]:
-    """Write a ``.pt`` file of a layout to a path, durably; return also a CRC-32 for each extent that asks for one."""
-    with AtomicFile(path) as new:
-        return write_layout(layout, new, PT, policy, True, progress, still)
+def execute_save(plan: SavePlan, started: float, progress: Progress | None) -> SaveResult:
+    """Carry out a plan."""
+    if isinstance(plan, TorchSave):
+        return save_by_torch(plan, started, progress)
+    if isinstance(plan, InPlaceSave):
+        return _save_in_place(plan, started, progress)
+    request = plan.request
+    with AtomicFile(request.path, request.follow_link) as new:
+        result, _ = execute(plan.transfer, partial(_save, plan, new, progress), started)
+    return cast(SaveResult, result)
 
 
 def write_layout(
@@ -123,66 +81,89 @@ def write_layout(
     ``still``: the storages cannot change meanwhile, as a caller's own might.
     """
     started = time.perf_counter()
-    devices = layout.devices or _CPU
-    execution = Execution(
-        Operation(
-            SAVE, new.path, file_format, devices, layout.payload, len(layout.extents) // 2, policy, started, durable,
-            device=layout.device, among=checksumming_tools(SAVE, devices),
+
+    def work(execution: Execution) -> Outcome[Sequence[int]]:
+        moved, values = execution.run(
+            lambda tool: _fill(tool, layout, new, durable, progress, still), lambda: os.ftruncate(new.fd, 0)
         )
-    )  # fmt: skip
-    if not execution.tool:
-        raise ToolUnavailableError("auto", f"no tool writes from memory on {', '.join(devices)}", "save on the CPU")
-    moved, values = execution.run(
-        lambda tool: _fill(tool, layout, new, durable, progress, still), lambda: os.ftruncate(new.fd, 0)
-    )
-    new.commit(durable)
-    return execution.saved(moved), values
+        new.commit(durable)
+        return Outcome(moved, values, verified=True)
+
+    result, values = execute(plan_layout(layout, new.path, file_format, policy, durable), work, started)
+    return cast(SaveResult, result), values
 
 
-def _lay_out(call: SaveCall) -> Layout:
-    if call.file_format == PT:
-        for name in call.arguments.keys() - writer.ARGUMENTS:
-            raise TypeError(f"save() got an unexpected keyword argument {name!r}")  # in torch's words
-        return writer.layout(call.obj, call.path, **call.arguments)
-    return formats.lay_out(call.file_format, call.obj, call.path, call.arguments)
+def save_layout(
+    layout: Layout, path: str, policy: Any, progress: Progress | None, still: bool = False
+) -> tuple[SaveResult, Sequence[int]]:
+    """Write a ``.pt`` file of a layout to a path, durably; return also a CRC-32 for each extent that asks for one."""
+    with AtomicFile(path) as new:
+        return write_layout(layout, new, PT, policy, True, progress, still)
 
 
-def _save_in_place(call: SaveCall, started: float, why: str) -> SaveResult:
-    """Write to a file that cannot be replaced: a device, a pipe, an open file that was removed."""
-    layout = None if call.file_format == PT else _lay_out(call)  # first: an object that is refused empties no file
+def _save(plan: FileSave, new: AtomicFile, progress: Progress | None, execution: Execution) -> Outcome[None]:
+    """Fill the new file, and commit it."""
+    request, layout = plan.request, plan.layout
+    with_crcs = torch.serialization.get_crc32_options()
+
+    def fill(tool: str) -> TransportResult:
+        if request.file_format not in registry.get(tool).capabilities.whole:
+            return _fill(tool, layout, new, request.durable, progress)[0]
+        new.allocate(layout.size)  # torch starts the file anew; a full disk shows here, with its errno
+        notes = fill_by_torch(request, new)
+        tell_end(progress, layout.size)
+        return TransportResult("library", notes=notes)
+
+    moved = execution.run(fill, lambda: os.ftruncate(new.fd, 0))
+    # Before the commit: a sidecar must never be beside a file that is not its own.
+    notes = remove_old_checksums(request.path) if request.file_format == SAFETENSORS else ()
+    new.commit(request.durable)
+    has_crcs = moved.route != "library" or with_crcs
+    verified = has_crcs if request.file_format == PT else bool(layout.digests)
+    return Outcome(moved._replace(notes=(*moved.notes, *notes)), None, verified)
+
+
+def remove_old_checksums(path: str) -> tuple[str, ...]:
+    """Remove the old file's sidecar. Returns notes."""
+    from fastio.formats.safetensors import sidecar  # not needed by all saves
+
+    name = sidecar.name_of(path)
     try:
-        file = io.FileIO(call.path, "wb")
+        os.unlink(name)
+    except FileNotFoundError:
+        return ()
     except OSError as error:
-        raise TransferError(error.errno or errno.EIO, "open", call.path) from error
+        return (f"{name}, which has checksums of the old file, could not be removed: {error.strerror}",)
+    return (f"{name}, which had checksums of the old file, was removed",)
+
+
+def _save_in_place(plan: InPlaceSave, started: float, progress: Progress | None) -> SaveResult:
+    """Write to a file that cannot be replaced: a device, a pipe, an open file that was removed."""
+    request, layout = plan.request, plan.layout
+    try:
+        file = io.FileIO(request.path, "wb")
+    except OSError as error:
+        raise TransferError(error.errno or errno.EIO, "open", request.path) from error
     with file:
         if layout is None:
-            write_by_torch(call, file)
+            write_by_torch(request, file)
         else:
-            sequential_write.write(layout, sequential_write.whole(file, call.path), call.path)
+            sequential_write.write(layout, sequential_write.whole(file, request.path), request.path)
     nbytes = 0 if layout is None else layout.payload
-    tell_end(call.progress, nbytes)
+    tell_end(progress, nbytes)
     result = completed(
         SaveResult,
         SAVE,
-        call.path,
+        request.path,
         started,
-        format=call.file_format,
+        format=request.file_format,
         tool="torch" if layout is None else "memory",
         route="library" if layout is None else "stream",
-        reason=why,
+        reason=plan.why,
         nbytes=nbytes,
-        notes=(f"not durable: {why}",) if call.durable else (),
+        notes=(f"not durable: {plan.why}",) if request.durable else (),
     )
     return replace(result, verified=layout is not None and bool(layout.digests))
-
-
-def _fill_by(tool: str, call: SaveCall, layout: Layout, new: AtomicFile) -> TransportResult:
-    if call.file_format in registry.get(tool).capabilities.whole:
-        new.allocate(layout.size)  # torch starts the file anew; a full disk shows here, with its errno
-        notes = fill_by_torch(call, new)
-        tell_end(call.progress, layout.size)
-        return TransportResult("library", notes=notes)
-    return _fill(tool, layout, new, call.durable, call.progress)[0]
 
 
 def _fill(

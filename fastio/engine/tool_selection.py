@@ -1,76 +1,100 @@
-"""Chooses the tools for an operation: the one that ``policy=`` names, or those that a dictionary orders."""
+"""Plans a transfer: which tools can do it, and who chooses among them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal
+
+import torch
 
 from fastio import dicts
+from fastio.devices import identity
 from fastio.dicts.policy import AUTO
 from fastio.engine import candidates as plan
-from fastio.engine.operation import Operation
+from fastio.engine.plan import TransferPlan
 from fastio.errors import ToolUnavailableError
 from fastio.formats.detect import PT
 from fastio.transports import registry
-from fastio.transports.transport import LOAD
+from fastio.transports.transport import LOAD, Capabilities
+
+_CPU = frozenset({"cpu"})
+
+Need = Literal["object", "own", "extents", "rows"]
+"""What is asked of a tool.
+
+``object``: to save or load an object in any way, a library's own included. ``own``: not a library's own, which compares
+no checksums and reads all of a file. ``extents``: also to compute checksums, of host memory on the way. ``rows``: also
+that tens of thousands of extents cost it next to nothing.
+"""
 
 
-class Decision(NamedTuple):
-    """The tools to try, best first, and the functions that tell the dictionary how it went. No tools: none can do this.
+def plan_transfer(
+    kind: str,
+    path: str,
+    file_format: str,
+    devices: Iterable[torch.device],
+    nbytes: int,
+    storages: int,
+    policy: Any,
+    need: Need,
+    *,
+    durable: bool = False,
+    resident: bool = False,
+    known_as: str = "",
+    folder: str | None = None,
+) -> TransferPlan:
+    """Plan a transfer; see :class:`fastio.engine.plan.TransferPlan`.
 
-    ``fixed``: the caller named the tool. ``missing`` says which tools would have been considered but are unavailable,
-    and why.
+    ValueError for a policy that is none, DictionaryError for a bad file, ToolUnavailableError for a tool that was named
+    and cannot do this.
     """
+    used = tuple(devices)
+    kinds = frozenset(device.type for device in used) or _CPU
+    resolved = dicts.resolve(policy, kind, registry.names())
+    fixed = ""
+    tools: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    if resolved.tool is not None:
+        fixed, tools = _required(resolved.tool, policy, kind, file_format, kinds), (resolved.tool,)
+    else:
+        tools, missing = able(kind, file_format, kinds, need)
+    where = (os.path.dirname(path) if folder is None else folder) or os.curdir
+    return TransferPlan(
+        kind, path, file_format, kinds, nbytes, storages, resolved, tools, fixed, missing, durable, resident,
+        identity(*used), known_as, where,
+    )  # fmt: skip
 
-    order: tuple[str, ...]
-    reason: str
-    fixed: bool
-    missing: tuple[str, ...]
-    learn: Callable[[str, float], None]
-    fail: Callable[[str, str], None]
 
-
-def candidates(op: str, file_format: str, devices: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The tools a dictionary may choose from, and why others are unavailable."""
-    return _candidates(op, file_format, devices, registry.imported())
+def able(kind: str, file_format: str, devices: frozenset[str], need: Need) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tools that a dictionary may choose from, and which others are unavailable, and why."""
+    return _able(kind, file_format, devices, need, registry.imported())
 
 
 @lru_cache(maxsize=256)
-def _candidates(
-    op: str, file_format: str, devices: frozenset[str], imported: tuple[bool, ...]
+def _able(
+    kind: str, file_format: str, devices: frozenset[str], need: Need, imported: tuple[bool, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    tools = registry.at_hand(devices, op, file_format)
-    able = {tool.name: tool.transport.capabilities for tool in tools if tool.transport is not None}
+    tools = registry.at_hand(devices, kind, file_format)
+    can = {tool.name: tool.transport.capabilities for tool in tools if tool.transport is not None}
     missing = tuple(f"{tool.name}: {tool.reason}" for tool in tools if tool.transport is None)
-    return plan.candidates(able, op, file_format, devices), missing
+    names = plan.candidates(can, kind, file_format, devices)
+    return tuple(name for name in names if _meets(can[name], kind, file_format, devices, need)), missing
 
 
-def checksumming_tools(op: str, devices: frozenset[str]) -> tuple[str, ...]:
-    """The tools for extents of a ``.pt`` file whose checksums are wanted.
-
-    None that stands for a library's own save and load; for host memory, those that compute checksums on the way.
-    """
-    names, _ = candidates(op, PT, devices)
-    able = {name: registry.get(name).capabilities for name in names}
-    on_cpu = devices <= {"cpu"}
-    return tuple(name for name, can in able.items() if PT not in can.whole and (can.checksums or not on_cpu))
+def _meets(can: Capabilities, kind: str, file_format: str, devices: frozenset[str], need: Need) -> bool:
+    if need == "object":
+        return True
+    if need == "own":
+        return file_format not in can.whole
+    moves_extents = plan.can(can, kind, PT, devices) and PT not in can.whole
+    return moves_extents and (can.checksums or not devices <= _CPU) and (need == "extents" or can.rows)
 
 
-def row_tools(op: str, devices: frozenset[str]) -> tuple[str, ...]:
-    """The tools for extents in rows: those of :func:`checksumming_tools` to which a row costs next to nothing."""
-    return tuple(name for name in checksumming_tools(op, devices) if registry.get(name).capabilities.rows)
-
-
-def verifying_tools(file_format: str, devices: frozenset[str]) -> tuple[str, ...]:
-    """The tools for a load that compares checksums, or reads a part: all but those that stand for a library's own."""
-    return _verifying(file_format, devices, registry.imported())
-
-
-@lru_cache(maxsize=256)
-def _verifying(file_format: str, devices: frozenset[str], imported: tuple[bool, ...]) -> tuple[str, ...]:
-    names, _ = _candidates(LOAD, file_format, devices, imported)
-    return tuple(name for name in names if file_format not in registry.get(name).capabilities.whole)
+def is_filled(kind: str, file_format: str) -> bool:
+    """Whether some tool here can fill memory of that kind with what such a file holds."""
+    return kind == "cpu" or (registry.is_here(kind) and bool(able(LOAD, file_format, frozenset({kind}), "object")[0]))
 
 
 def check(policy: Any, op: str) -> None:
@@ -78,41 +102,17 @@ def check(policy: Any, op: str) -> None:
     dicts.resolve(policy, op, registry.names())
 
 
-def decide(operation: Operation) -> Decision:
-    """Ask the dictionary that the operation's policy means.
-
-    ValueError for a policy that is none, DictionaryError for a bad file, ToolUnavailableError for a tool that cannot
-    do this.
-    """
-    kind, file_format, devices = operation.kind, operation.file_format, operation.devices
-    resolved = dicts.resolve(operation.policy, kind, registry.names())
-    if resolved.tool is not None:
-        preset = operation.policy == AUTO
-        try:
-            require(resolved.tool, kind, file_format, devices)
-        except ToolUnavailableError as error:
-            if not preset:
-                raise
-            cure = f"{error.cure}, or unset FASTIO_POLICY" if error.cure else "unset FASTIO_POLICY"
-            raise ToolUnavailableError(error.tool, f"FASTIO_POLICY={error.tool}, and {error.reason}", cure) from error
-        reason = f"FASTIO_POLICY={resolved.tool}" if preset else "it was asked for"
-        return Decision((resolved.tool,), reason, True, (), _ignore, _ignore)
-    names, missing = candidates(kind, file_format, devices)
-    if operation.among is not None:
-        names = tuple(name for name in names if name in operation.among)
-    if not names:
-        return Decision((), "", False, missing, _ignore, _ignore)
-    context, nbytes = operation.context, operation.nbytes
-    dictionary = resolved.ask(kind, operation.where, nbytes)
-    choice = dictionary.choose(context, nbytes, names)
-
-    def learn(tool: str, seconds: float) -> None:
-        dictionary.observe(context, nbytes, tool, seconds)
-
-    def fail(tool: str, reason: str) -> None:
-        dictionary.fail(context, nbytes, tool, reason)
-
-    return Decision(choice.order, choice.reason, False, missing, learn, fail)
+def _required(tool: str, policy: Any, kind: str, file_format: str, devices: frozenset[str]) -> str:
+    """Why a tool is the only one. ToolUnavailableError if it is not here, or cannot do this."""
+    preset = policy == AUTO
+    try:
+        require(tool, kind, file_format, devices)
+    except ToolUnavailableError as error:
+        if not preset:
+            raise
+        cure = f"{error.cure}, or unset FASTIO_POLICY" if error.cure else "unset FASTIO_POLICY"
+        raise ToolUnavailableError(error.tool, f"FASTIO_POLICY={error.tool}, and {error.reason}", cure) from error
+    return f"FASTIO_POLICY={tool}" if preset else "it was asked for"
 
 
 def require(tool: str, op: str, file_format: str, devices: frozenset[str]) -> None:
@@ -128,7 +128,3 @@ def require(tool: str, op: str, file_format: str, devices: frozenset[str]) -> No
             f"it cannot {op} {file_format} with memory on {', '.join(sorted(devices))}",
             f"it can {' and '.join(sorted(can.operations))} {formats} with memory on {', '.join(sorted(can.devices))}",
         )
-
-
-def _ignore(*_: Any) -> None:
-    return None

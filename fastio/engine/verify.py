@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fastio import formats
-from fastio.engine.record_checksums import record_checksums
+from fastio.engine.record_checksums import verify_archive
 from fastio.errors import FormatError
 from fastio.files.open_file import opened
 from fastio.formats.detect import HEAD_BYTES, NPY, PT, SAFETENSORS, detect
-from fastio.formats.pt.reader import Archive, NeedsTorchError, Record, crc_mismatch, open_archive
-from fastio.formats.pt.zip_members import verify_members
+from fastio.formats.pt.reader import NeedsTorchError, open_archive
 from fastio.formats.small_reads import head
 
 
@@ -61,37 +59,3 @@ def verify(path: str | os.PathLike[str]) -> Verification:
             source = formats.module(file_format).source(name, fd, size)
             return Verification(name, file_format, len(source.regions), 0, False)
     raise FormatError(f"{name}: this is no .pt (zip), .safetensors or .npy file, so it carries no checksums to verify")
-
-
-def checksum(path: str, fd: int, size: int) -> int:
-    """The CRC-32 of all ``size`` bytes of an open file. CorruptFileError if it is shorter."""
-    return record_checksums(path, fd, [Record("", 0, size, 0)], size, {})[0] if size else 0
-
-
-def verify_archive(archive: Archive, size: int) -> tuple[int, tuple[str, ...]]:
-    """Check all records of a ``.pt`` file, or all but the storages where these carry no CRC.
-
-    Gives the number of bytes, and what was read another way than wished.
-
-    CorruptFileError names the record that is damaged.
-    """
-    if archive.has_compressed_records:
-        return verify_members(archive.path, archive.fd, archive.directory), ()
-    unsealed = set() if archive.has_storage_crcs else set(archive.storages)
-    records = [record for record in archive.records.values() if record not in unsealed]
-    notes = verify_records(archive, records, size)
-    return sum(record.nbytes for record in records), notes
-
-
-def verify_records(archive: Archive, records: Iterable[Record], size: int) -> tuple[str, ...]:
-    """Check some records of a ``.pt`` file, which are not compressed; return what was read another way than wished.
-
-    CorruptFileError names the record that is damaged.
-    """
-    in_order = sorted((record for record in records if record.nbytes), key=lambda record: record.offset)
-    notes: dict[str, None] = {}
-    values = record_checksums(archive.path, archive.fd, in_order, size, notes)
-    for record, value in zip(in_order, values, strict=True):
-        if value != record.crc:
-            raise crc_mismatch(archive.path, record)
-    return tuple(notes)

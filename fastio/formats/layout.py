@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastio.devices import identity
 from fastio.memory.raw_memory import synchronize
 from fastio.transports.transport import Extent, Patch
 
@@ -51,13 +50,13 @@ class Layout(NamedTuple):
     strided: Sequence[NonContiguousTensor] = ()
     digests: Sequence[DigestPlace] = ()
 
-    @property
-    def device(self) -> str:
-        """What dictionaries call the device that the tensors are on, see :func:`fastio.devices.identity`."""
+    def used_devices(self) -> set[torch.device]:
+        """The devices that the tensors are on, with their indices."""
+        used = {torch.device("cpu")} if "cpu" in self.devices else set()
         if self.devices <= {"cpu"}:
-            return "cpu"
-        used = {extent.owner.device for extent in self.extents if extent.device != "cpu"}
-        return identity(*used, *{one.tensor.device for one in self.strided})
+            return used
+        used |= {extent.owner.device for extent in self.extents if extent.device != "cpu"}
+        return used | {one.tensor.device for one in self.strided}
 
     def synchronize(self) -> None:
         """Wait for the GPUs that compute the storages' values."""

@@ -8,16 +8,16 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fastio import formats
-from fastio.dicts import default, resolve
-from fastio.engine import candidates as plan
-from fastio.engine.tool_selection import candidates, require, verifying_tools
-from fastio.engine.torch_load import NO_FORMAT
+import torch
+
+from fastio import dicts
+from fastio.dicts.policy import AUTO
+from fastio.engine.load_plan import detected, plan_load
+from fastio.engine.plan import LoadRequest, TorchLoad
+from fastio.engine.tool_selection import plan_transfer, require
 from fastio.errors import ToolUnavailableError
 from fastio.files.open_file import opened
-from fastio.formats.detect import HEAD_BYTES, PT, detect
-from fastio.formats.pt.reader import NeedsTorchError, open_archive
-from fastio.formats.small_reads import head
+from fastio.formats.detect import PT
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
 from fastio.transports.transport import LOAD, SAVE, is_resident
@@ -25,7 +25,8 @@ from fastio.transports.transport import LOAD, SAVE, is_resident
 if TYPE_CHECKING:
     from fastio.dicts import Explanation
 
-_CPU = frozenset({"cpu"})
+_CPU = torch.device("cpu")
+_BY_DICTIONARY = {SAVE: "w", LOAD: "r"}  # what "auto" means, whatever FASTIO_POLICY says
 
 
 def explain(
@@ -52,7 +53,7 @@ def explain(
     if isinstance(target, int):
         if target < 0:
             raise ValueError(f"target={target!r}: a number of bytes is 0 or more")
-        form, nbytes, extents, resident = PT, target, 1, False
+        path, form, nbytes, extents, resident = "", PT, target, 1, False
         where = os.curdir if folder is None else os.fsdecode(folder)
         if not os.path.isdir(where):
             raise FileNotFoundError(errno.ENOENT, "folder: expected one that is there", where)
@@ -62,45 +63,37 @@ def explain(
             raise TypeError(f"folder={folder!r}: a number of bytes is in a folder, {path!r} says itself where it is")
         where = os.path.dirname(path)
         form, nbytes, extents, resident, why = _look(path, op)
-    if op == SAVE:
-        context = plan.save_context(form, "cpu", True, nbytes, extents)
-    else:
-        context = plan.load_context(form, "cpu", resident, nbytes, extents)
-    names = verifying_tools(PT, _CPU) if (op, form) == (LOAD, PT) else candidates(op, form, _CPU)[0]
-    dictionary = default(op, where or os.curdir)
+    plan = plan_transfer(
+        op, path, form, {_CPU}, nbytes, extents, _BY_DICTIONARY[op], "own" if (op, form) == (LOAD, PT) else "object",
+        durable=op == SAVE, resident=resident, folder=where,
+    )  # fmt: skip
+    dictionary = plan.policy.ask(op, plan.folder)
     if why and op == LOAD:
-        return replace(dictionary.explain(context, nbytes, ("torch",)), reason=why)
-    preset = resolve("auto", op, registry.names()).tool
-    if preset is not None:
-        reason = f"FASTIO_POLICY={preset}"
-        try:
-            require(preset, op, form, _CPU)
-        except ToolUnavailableError as error:
-            reason += f", which is unavailable: {error.reason}" + (f"; {error.cure}" if error.cure else "")
-        return replace(dictionary.explain(context, nbytes, (preset,)), reason=reason)
-    return dictionary.explain(context, nbytes, names)
+        return replace(dictionary.explain(plan.context, nbytes, ("torch",)), reason=why)
+    preset = dicts.resolve(AUTO, op, registry.names()).tool
+    if preset is None:
+        return dictionary.explain(plan.context, nbytes, plan.tools)
+    reason = f"FASTIO_POLICY={preset}"
+    try:
+        require(preset, op, form, plan.devices)
+    except ToolUnavailableError as error:
+        reason += f", which is unavailable: {error.reason}" + (f"; {error.cure}" if error.cure else "")
+    return replace(dictionary.explain(plan.context, nbytes, (preset,)), reason=reason)
 
 
 def _look(path: str, op: str) -> tuple[str, int, int, bool, str]:
     """A file's format, tensor bytes, number of storages, whether the page cache holds it, and why only torch loads it.
 
-    A file that only torch can read is taken as one storage.
+    They are those of the plan of its load. A file that only torch can read is taken as one storage.
     """
     if op == SAVE and not os.path.exists(path):
         cure = "give a number of bytes, and the folder that it would be saved into as folder="
         raise FileNotFoundError(errno.ENOENT, f"how large it will be is not known yet; {cure}", path)
     with opened(path) as (fd, size):
-        sensed = detect(head(path, fd, size, HEAD_BYTES), path)
-        form = sensed or PT
+        found = detected(path, fd, size)
+        plan = plan_load(LoadRequest(path, None, True, False, _BY_DICTIONARY[LOAD], True, {}), fd, size, found)
         with translate_native_errors(path):
             resident = is_resident(fd, size)
-        if form != PT:
-            regions = list(formats.module(form).source(path, fd, size).regions)
-        elif sensed is None:
-            return form, size, 1, resident, NO_FORMAT
-        else:
-            try:
-                regions = open_archive(path, fd, size).storages
-            except NeedsTorchError as reason:
-                return form, size, 1, resident, str(reason)
-        return form, sum(region.nbytes for region in regions), len(regions), resident, ""
+        if isinstance(plan, TorchLoad):
+            return found or PT, size, 1, resident, plan.why
+        return plan.source.format, plan.source.nbytes, len(plan.source.regions), resident, ""

@@ -13,20 +13,18 @@ import torch
 
 from fastio import api, dicts
 from fastio.dicts.explain import Explanation
-from fastio.engine import candidates as plan
-from fastio.engine.tool_selection import candidates, verifying_tools
+from fastio.dicts.policy import AUTO
+from fastio.engine.tool_selection import Need, plan_transfer
 from fastio.errors import TransferError
 from fastio.files.open_file import opened
 from fastio.formats.detect import PT
 from fastio.sizes import format_size
 from fastio.transports import registry
-from fastio.transports.transport import SAVE, is_resident
+from fastio.transports.transport import LOAD, SAVE, is_resident
 
 SIZES = (1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)  # bytes of one tensor
 ROUNDS = 8
 WORKS = ("durable save", "save", "cold load", "warm load")
-
-_CPU = frozenset({"cpu"})
 
 
 class Tuned(NamedTuple):
@@ -98,10 +96,11 @@ def _drop_from_page_cache(path: str) -> bool:
 
 
 def _answer(folder: str, work: str, nbytes: int) -> Explanation:
-    if work.endswith("save"):
-        context = plan.save_context(PT, "cpu", work == "durable save", nbytes, 1)
-        tools = candidates(context.op, PT, _CPU)[0]
-    else:
-        context = plan.load_context(PT, "cpu", work == "warm load", nbytes, 1)
-        tools = verifying_tools(PT, _CPU)
-    return dicts.default(context.op, folder).explain(context, nbytes, tools)
+    op, resident = (SAVE, False) if work.endswith("save") else (LOAD, work == "warm load")
+    path = os.path.join(folder, "file.pt")
+    need: Need = "object" if op == SAVE else "own"
+    plan = plan_transfer(
+        op, path, PT, {torch.device("cpu")}, nbytes, 1, AUTO, need,
+        durable=work == "durable save", resident=resident,
+    )  # fmt: skip
+    return plan.policy.ask(op, folder).explain(plan.context, nbytes, plan.tools)

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastio.engine.load import is_filled
-from fastio.engine.tool_selection import check
+from fastio.engine.tool_selection import check, is_filled
 from fastio.errors import ChecksumError
 from fastio.formats.layout import storage_offset_bytes
 from fastio.memory.raw_memory import mark_overwritten, synchronize

@@ -14,7 +14,7 @@ import torch
 
 from fastio._native import Mapping as HostMapping
 from fastio.engine.extent_reads import read_extents
-from fastio.engine.load import is_filled
+from fastio.engine.tool_selection import is_filled
 from fastio.engine.torch_load import UNSEALED
 from fastio.formats.safetensors.format import tensor_on
 from fastio.memory.load_buffers import LoadBuffers, Region, bytes_of, is_aligned

@@ -54,7 +54,7 @@ def tools(work: str) -> tuple[str, ...]:
     for name in registry.names():
         registry.find(name)  # imports the tool's library if it is installed
     form, _, what = work.partition(" ")
-    return tool_selection.candidates(LOAD if what.endswith("load") else SAVE, form, _CPU)[0]
+    return tool_selection.able(LOAD if what.endswith("load") else SAVE, form, _CPU, "object")[0]
 
 
 @contextmanager

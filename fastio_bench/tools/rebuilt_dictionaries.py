@@ -29,7 +29,7 @@ _LEARNING_RATE = 0.01
 
 def tools() -> tuple[str, ...]:
     """The tools that can write and read a feature map."""
-    saving, loading = (tool_selection.candidates(op, FORMAT, _CPU)[0] for op in (SAVE, LOAD))
+    saving, loading = (tool_selection.able(op, FORMAT, _CPU, "object")[0] for op in (SAVE, LOAD))
     return tuple(tool for tool in saving if tool in loading)
 
 

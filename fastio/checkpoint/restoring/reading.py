@@ -24,7 +24,7 @@ from fastio.checkpoint.restoring.restore_targets import Targets, find_targets
 from fastio.checkpoint.restoring.step_memory import StepMemory, StepRecords
 from fastio.engine.background_job import Progress
 from fastio.engine.extent_reads import read_extents
-from fastio.engine.verify import checksum, verify_records
+from fastio.engine.record_checksums import checksum, verify_records
 from fastio.errors import CorruptFileError, FormatError
 from fastio.formats.pt import torch_probe
 from fastio.formats.pt.reader import Archive, NeedsTorchError, Reader, crc_mismatch, open_archive, unpickle

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+
+import torch
 
 from fastio._native import Control, crc32_at
 from fastio.checkpoint.saving.parallel_copy import Copy, copy_all
@@ -14,10 +16,8 @@ from fastio.checkpoint.training_pause import TrainingPause
 from fastio.devices import copy_errors
 from fastio.engine import checksums
 from fastio.engine.background_job import Progress
-from fastio.engine.executor import Execution
-from fastio.engine.operation import Operation
-from fastio.engine.tool_selection import checksumming_tools
-from fastio.engine.transport_errors import call_transport
+from fastio.engine.executor import Execution, Outcome, execute
+from fastio.engine.tool_selection import plan_transfer
 from fastio.files.atomic_file import AtomicFile
 from fastio.formats.detect import PT
 from fastio.formats.layout import Layout
@@ -46,13 +46,17 @@ def save_in_chunks(
     CheckpointError if the pause was broken before everything was copied.
     """
     started = time.perf_counter()
-    host = frozenset({"cpu"})  # the tools write copies in host memory, whatever device the storages are on
-    execution = Execution(
-        Operation(
-            SAVE, path, PT, host, layout.payload, len(layout.extents) // 2, policy, started, True,
-            among=checksumming_tools(SAVE, host),
-        )
-    )  # fmt: skip
+    host = {torch.device("cpu")}  # the tools write copies in host memory, whatever device the storages are on
+    storages = len(layout.extents) // 2
+    plan = plan_transfer(SAVE, path, PT, host, layout.payload, storages, policy, "extents", durable=True)
+    work = partial(_save, layout, path, chunk_memory, progress)
+    result, values = execute(plan, work, started)
+    return cast(SaveResult, result), values
+
+
+def _save(
+    layout: Layout, path: str, chunk_memory: ChunkMemory, progress: Progress | None, execution: Execution
+) -> Outcome[Sequence[int]]:
     chunk = max(chunk_memory.nbytes - len(layout.literal), LEAST) // _BLOCK * _BLOCK
     address = chunk_memory.memory.reserve(min(chunk, layout.size), pin_for(layout.devices))
     values = [0] * len(layout.extents)
@@ -68,11 +72,11 @@ def save_in_chunks(
             control = Control()
             control.still = True
             request = WriteRequest(path, new.fd, layout.size, extents, control=control)
-            moved = execution.run(partial(call_transport, request=request))
+            moved = execution.move(request)
             if progress is not None:
                 progress(end, layout.size)
         new.commit(durable=True)
-    return execution.saved(moved, reason="the state is larger than the memory budget"), values
+    return Outcome(moved, values, verified=True, reason="the state is larger than the memory budget")
 
 
 def _copied(layout: Layout, begin: int, end: int, address: int, values: list[int]) -> Iterator[Extent]:

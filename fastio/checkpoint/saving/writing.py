@@ -18,8 +18,8 @@ from fastio.checkpoint.saving.chunked_save import ChunkMemory, save_in_chunks
 from fastio.checkpoint.saving.snapshot import Storage
 from fastio.engine import checksums
 from fastio.engine.background_job import Progress
+from fastio.engine.record_checksums import checksum
 from fastio.engine.save import save_layout
-from fastio.engine.verify import checksum
 from fastio.errors import CorruptFileError, FastIOError, TransferError
 from fastio.files.atomic_file import AtomicFile, sync_folder
 from fastio.files.open_file import opened

@@ -11,13 +11,14 @@ import torch
 
 from fastio._native import Control
 from fastio.engine.background_job import under_way
-from fastio.engine.executor import Execution
-from fastio.engine.extent_reads import fill, load_operation
-from fastio.engine.tool_selection import checksumming_tools
+from fastio.engine.executor import Execution, Outcome, execute
+from fastio.engine.extent_reads import fill
+from fastio.engine.tool_selection import plan_transfer
 from fastio.errors import ToolUnavailableError
-from fastio.results import Transfer, completed
+from fastio.results import Transfer
+from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
-from fastio.transports.transport import LOAD, Extent, ReadRequest
+from fastio.transports.transport import LOAD, Extent, ReadRequest, is_resident
 
 _NATIVE = ("uring", "posix")
 
@@ -31,43 +32,45 @@ class ChunkReads:
     """
 
     def __init__(self, path: str, fd: int, size: int, nbytes: int, count: int, policy: Any, file_format: str) -> None:
+        self._started = time.perf_counter()
         self._file = (path, fd, size)
         self._control = Control()
+        with translate_native_errors(path):
+            resident = is_resident(fd, size)
         cpu = {torch.device("cpu")}
-        operation = load_operation(path, file_format, cpu, nbytes, count, policy, time.perf_counter(), fd, size)
-        among = checksumming_tools(LOAD, operation.devices)
-        operation = operation._replace(among=among)
-        self._execution = Execution(operation, self._control)
-        self._reason = self._execution.decision.reason
-        if not self._execution.decision.fixed:
-            self._execution = Execution(operation, self._control, _ordered(among, operation.resident))
-            self._reason = f"the file is {'' if operation.resident else 'not '}in the page cache"
-        if not self._execution.tool:
+        plan = plan_transfer(LOAD, path, file_format, cpu, nbytes, count, policy, "extents", resident=resident)
+        if not plan.tools:
             raise ToolUnavailableError("auto", "no tool fills host memory", "load with policy='posix'")
+        self._reason = plan.fixed or f"the file is {'' if resident else 'not '}in the page cache"
+        self._plan = plan if plan.fixed else plan._replace(tools=_ordered(plan.tools, resident))
         self._nbytes = 0
-        self._route = ""
+        self._last: Transfer | None = None
         self._notes: dict[str, None] = {}
 
     def read(self, extents: Sequence[Extent]) -> Sequence[int]:
         """Fill extents (sorted, apart, not empty); return a CRC-32 for each. Raises as transports do."""
-        request = ReadRequest(*self._file, extents, None, self._execution.operation.resident, self._control)
+        request = ReadRequest(*self._file, extents, None, self._plan.resident, self._control)
         nbytes = sum(extent.nbytes for extent in extents)
-        with under_way(lambda: fill(request, self._execution), self._control, nbytes) as job:
-            moved = job.wait()
-        self._nbytes += nbytes
-        self._route = moved.route
-        self._notes.update(dict.fromkeys(moved.notes))
-        return moved.checksums or ()
 
-    def transfer(self, verified: bool) -> Transfer:
-        """The result of all reads until now."""
-        execution, operation = self._execution, self._execution.operation
-        notes = (*execution.decision.missing, *execution.failures, *self._notes)
-        result = completed(
-            Transfer, LOAD, operation.path, operation.started, format=operation.file_format, tool=execution.tool,
-            route=self._route, reason=self._reason, nbytes=self._nbytes, notes=notes,
+        def work(execution: Execution) -> Outcome[tuple[Sequence[int], tuple[str, ...]]]:
+            with under_way(lambda: fill(request, execution), self._control, nbytes) as job:
+                moved = job.wait()
+            return Outcome(moved, (moved.checksums or (), execution.left))
+
+        self._last, (values, left) = execute(self._plan, work, self._started, self._control, asks=False)
+        self._plan = self._plan._replace(tools=left)  # a tool that could not do it is not tried again
+        self._nbytes += nbytes
+        self._notes.update(dict.fromkeys(self._last.fallbacks))
+        return values
+
+    def transfer(self, verified: bool) -> Transfer | None:
+        """The result of all reads until now; None if there was none."""
+        if self._last is None:
+            return None
+        return replace(
+            self._last, reason=self._reason, nbytes=self._nbytes, verified=verified, fallbacks=tuple(self._notes),
+            seconds=time.perf_counter() - self._started,
         )  # fmt: skip
-        return replace(result, verified=verified)
 
 
 def _ordered(tools: Sequence[str], resident: bool) -> tuple[str, ...]:

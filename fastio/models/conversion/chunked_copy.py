@@ -6,64 +6,63 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 from fastio._native import Control, Mapping
 from fastio.engine.background_job import Progress, under_way
-from fastio.engine.executor import Execution
-from fastio.engine.operation import Operation
-from fastio.engine.tool_selection import checksumming_tools
-from fastio.engine.transport_errors import call_transport
-from fastio.errors import ToolUnavailableError, TransferError, quoted
+from fastio.engine.executor import Execution, Outcome, execute
+from fastio.engine.save_plan import plan_layout
+from fastio.errors import TransferError, quoted
 from fastio.files.atomic_file import AtomicFile
 from fastio.models.conversion.new_file import Chunk, NewFile
 from fastio.models.conversion.tensor_reads import TensorReads
-from fastio.results import SaveResult, completed
+from fastio.results import SaveResult, Transfer
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.sizes import format_size
-from fastio.transports.transport import SAVE, Extent, TransportResult, WriteRequest
+from fastio.transports.transport import Extent, WriteRequest
 
 # Two chunks are in memory. A multiple of the transports' block sizes: no block spans two chunks.
 CHUNK = 32 << 20
 _PAGE = 4096
-_CPU = frozenset({"cpu"})
 
 
 class _Writing:
     """A new file that is being written, under a temporary name."""
 
     def __init__(self, file: NewFile, stack: ExitStack, policy: Any) -> None:
-        layout, started = file.layout, time.perf_counter()
+        layout, self._started = file.layout, time.perf_counter()
         self.file = file
-        operation = Operation(
-            SAVE, file.path, file.format, _CPU, layout.payload, len(layout.extents) // 2, policy, started, True,
-            among=checksumming_tools(SAVE, _CPU),
-        )  # fmt: skip
         self._control = Control()
         self._control.still = True
-        self.execution = Execution(operation, self._control)
-        if not self.execution.tool:
-            raise ToolUnavailableError("auto", f"no tool writes {file.format} from host memory", "use policy='posix'")
+        self._plan = plan_layout(layout, file.path, file.format, policy, durable=True)
+        self._tools: tuple[str, ...] = ()
+        self._last: Transfer | None = None
+        self._notes: dict[str, None] = {}
         self.new = stack.enter_context(AtomicFile(file.path))
         try:
             self.new.allocate(layout.size)
         except TransferError as error:
             what = f"reserving {format_size(layout.size)} of disk space for {file.count} tensors"
             raise TransferError(error.errno or 0, what, file.path) from error
-        self._moved = TransportResult("cached")
 
     def write(self, extents: Sequence[Extent]) -> None:
         """Write a chunk. TransferError names the tensor at which it failed."""
         request = WriteRequest(self.file.path, self.new.fd, self.file.layout.size, extents, control=self._control)
+
+        def work(execution: Execution) -> Outcome[tuple[str, ...]]:
+            # The time includes that of the reads, so no dictionary learns it.
+            return Outcome(execution.move(request), execution.left, counts=False)
+
         try:
-            self._moved = self.execution.run(partial(call_transport, request=request))
+            # The tool that the dictionary chose for the first chunk writes all, until it cannot.
+            self._last, self._tools = execute(self._plan, work, self._started, self._control, self._tools)
         except TransferError as error:
             at = extents[0].offset if error.offset is None else error.offset
             name = self.file.tensor_at(at)
             what = f"{error.operation} of {f'the tensor {quoted(name)}' if name else 'the header'}"
             raise TransferError(error.errno or 0, what, self.file.path, error.offset) from error
+        self._notes.update(dict.fromkeys(self._last.fallbacks))
 
     def job(self, extents: Sequence[Extent]) -> Any:
         """The write of a chunk, on a thread, as a context."""
@@ -71,15 +70,10 @@ class _Writing:
         return under_way(lambda: self.write(extents), self._control, nbytes)
 
     def result(self) -> SaveResult:
-        """How the file was written. Its time includes that of the reads, so no dictionary learns it."""
-        execution, operation = self.execution, self.execution.operation
-        notes = (*execution.decision.missing, *execution.failures, *self._moved.notes)
-        result = completed(
-            SaveResult, SAVE, operation.path, operation.started, format=operation.file_format, tool=execution.tool,
-            route=self._moved.route, reason=execution.decision.reason, nbytes=operation.nbytes, durable=True,
-            notes=notes,
-        )  # fmt: skip
-        return replace(result, verified=bool(self.file.layout.patches or self.file.layout.digests))
+        """How the file was written, of which at least a chunk was."""
+        seconds, layout = time.perf_counter() - self._started, self.file.layout
+        verified = bool(layout.patches or layout.digests)
+        return replace(cast(SaveResult, self._last), seconds=seconds, verified=verified, fallbacks=tuple(self._notes))
 
 
 def copy_all(

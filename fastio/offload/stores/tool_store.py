@@ -16,10 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from fastio import dicts
 from fastio._native import Descriptor, allocate
-from fastio.engine.executor import Execution
-from fastio.engine.operation import Operation
+from fastio.engine.executor import Execution, Outcome, execute
+from fastio.engine.plan import TransferPlan
+from fastio.engine.tool_selection import plan_transfer
 from fastio.engine.transport_errors import call_transport
 from fastio.errors import CorruptFileError, FastIOError, FolderMissingError, TransferError
 from fastio.offload.stores.endurance import Drive
@@ -31,7 +34,7 @@ from fastio.transports.transport import LOAD, SAVE, Extent, ReadRequest, Span, T
 
 FORMAT = "raw"  # the files hold only the bytes; a format of their own keeps their times out of other dictionaries
 _BLOCK = 4096
-_HOST = frozenset({"cpu"})
+_HOST = {torch.device("cpu")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,17 +202,14 @@ class ToolStore:
                 operation += f" beside {len(self._files)} others (each is an open file)"
             raise TransferError(error.errno or errno.EIO, operation, self.folder) from None
 
-    def _operation(self, kind: str, index: int, file: _File, began: float, among: tuple[str, ...] | None) -> Operation:
+    def _plan(self, kind: str, index: int, file: _File) -> TransferPlan:
         # Whether the page cache holds the file follows from the tool that wrote it. As a part of the key it would
         # separate the tools, and WRDic needs all of them in one place: hence resident=False.
         name = f"index {index} of {self.folder}"
-        return Operation(
-            kind, name, FORMAT, _HOST, file.nbytes, 1, self._policy, began, among=among, folder=self.folder
-        )
+        return plan_transfer(kind, name, FORMAT, _HOST, file.nbytes, 1, self._policy, "object", folder=self.folder)
 
     def _fill(self, index: int, file: _File, address: int, began: float) -> tuple[str, ...]:
         """Have the first tool that can do it write the file; return the tools, that one first."""
-        execution = Execution(self._operation(SAVE, index, file, began, None))
         request = WriteRequest(self.folder, file.fd, file.nbytes, [Extent(0, file.nbytes, address, False)], (), False)
 
         def write(tool: str) -> TransportResult:
@@ -217,23 +217,31 @@ class ToolStore:
             allocate(file.fd, file.nbytes)
             return call_transport(tool, request)
 
-        self._move(index, "write", execution, write)
-        execution.learn()
-        self._tools[execution.tool] += 1
-        return (execution.tool, *(other for other in execution.decision.order if other != execution.tool))
+        def work(execution: Execution) -> Outcome[tuple[str, ...]]:
+            moved = self._move(index, "write", execution, write)
+            return Outcome(moved, (execution.tool, *(tool for tool in execution.order if tool != execution.tool)))
+
+        _, tools = execute(self._plan(SAVE, index, file), work, began)
+        self._tools[tools[0]] += 1
+        return tools
 
     def _fetch(self, index: int, file: _File, address: int, nbytes: int) -> None:
         began = time.perf_counter()
-        execution = Execution(self._operation(LOAD, index, file, began, file.tools[:1]), tools=file.tools)
         # A tool may fill memory up to the end of the page that a span ends in.
         whole = address % _BLOCK == 0 and nbytes % _BLOCK == 0
         span = Span(0, nbytes, address) if whole else None
         request = ReadRequest(self.folder, file.fd, file.nbytes, [Extent(0, nbytes, address, False)], span)
-        self._move(index, "read", execution, lambda tool: call_transport(tool, request))
-        if nbytes == file.nbytes:
-            execution.learn()
 
-    def _move(self, index: int, operation: str, execution: Execution, move: Callable[[str], TransportResult]) -> None:
+        def work(execution: Execution) -> Outcome[None]:
+            moved = self._move(index, "read", execution, lambda tool: call_transport(tool, request))
+            return Outcome(moved, None, counts=nbytes == file.nbytes)
+
+        plan = self._plan(LOAD, index, file)
+        execute(plan._replace(tools=file.tools[:1]), work, began, tools=file.tools)
+
+    def _move(
+        self, index: int, operation: str, execution: Execution, move: Callable[[str], TransportResult]
+    ) -> TransportResult:
         """Run the operation; count the notes of the tools, and name the index and the tool in errors."""
 
         def attempt(tool: str) -> TransportResult:
@@ -250,6 +258,7 @@ class ToolStore:
                 self._notes[f"{operation}: {note}"] += 1
         for note in moved.notes:
             self._notes[f"{operation}: {execution.tool}: {note}"] += 1
+        return moved
 
     def _with_index(self, index: int, operation: str, error: OSError | CorruptFileError) -> FastIOError:
         """Return the same error with the index, the operation and the tool."""
