@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from fastio.cli.messages import DIFFERENT, TROUBLE, echo_json, escaped, visible
-from fastio.inspect.contents import contents
 from fastio.inspect.differences import ONLY_FIRST, ONLY_SECOND, VALUES, TensorDifference, differences
+from fastio.inspect.listing import contents
 
 
 @click.command(short_help="Which tensors of two files differ, and by how much.")

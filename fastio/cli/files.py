@@ -6,7 +6,7 @@ import errno
 import os
 
 from fastio.files.open_file import check_regular
-from fastio.inspect.contents import contents
+from fastio.inspect.listing import contents
 
 
 def files_of(path: str) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ from rich.tree import Tree
 
 from fastio.cli.messages import echo_json, visible
 from fastio.cli.tables import show, show_table
-from fastio.inspect.contents import EXPECTED, Contents, StoredTensor, contents
+from fastio.inspect.contents import EXPECTED, Contents, StoredTensor
+from fastio.inspect.listing import contents
 from fastio.sizes import format_size
 
 _VALUES = 20  # plain values that are shown

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 import fastio
 from fastio.cli.commands import cli
 from fastio.inspect import values
-from fastio.inspect.contents import contents
+from fastio.inspect.listing import contents
 
 NAN, INF = float("nan"), float("inf")
 

@@ -1,17 +1,31 @@
-"""Lists models of several files: a folder with an index, as Hugging Face's libraries write it."""
+"""Lists a file, or a model of several files: a folder with an index, as Hugging Face's libraries write it."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 from collections.abc import Iterator
 
 from fastio.errors import CorruptFileError, FormatError, shortened
-from fastio.inspect.contents import Contents, contents_of_file
+from fastio.inspect.contents import Contents
+from fastio.inspect.file_contents import contents_of_file
 from fastio.models.weight_files import WeightFiles, open_weights
 
 
-def contents_of_shards(path: str) -> Contents:
+def contents(path: str | os.PathLike[str]) -> Contents:
+    """List what a file, or a folder of shards with an index, holds, without reading tensor bytes.
+
+    Nothing in the file is run or built, so files of any origin can be listed. Raises CorruptFileError for a damaged
+    file, FormatError for one of another format, and what ``open`` raises.
+    """
+    name = os.fsdecode(path)
+    if os.path.isdir(name) or name.endswith(".index.json"):
+        return _contents_of_shards(name)
+    return contents_of_file(name)
+
+
+def _contents_of_shards(path: str) -> Contents:
     """List the tensors of all shards that a folder's index, or an index named by ``path``, names.
 
     CorruptFileError for an index that is malformed or differs from the shards, FileNotFoundError for a missing shard,
