@@ -132,6 +132,24 @@ class StagingRing:
                 if remaining <= 0 or not self._changed.wait(remaining):
                     return None
 
+    def lease_some(self, wanted: int, timeout: float = 0.0) -> list[Lease]:
+        """Lease at least one buffer, as :meth:`lease` does, and up to ``wanted`` if they are free.
+
+        Returns an empty list if none became free. RefusedError if the memory of one is refused.
+        """
+        leases: list[Lease] = []
+        try:
+            while len(leases) < wanted:
+                lease = self.lease(0.0 if leases else timeout)
+                if lease is None:
+                    break
+                leases.append(lease)
+        except BaseException:
+            for lease in leases:
+                lease.release()
+            raise
+        return leases
+
     def trim(self) -> None:
         """Free the memory of all buffers that are not leased."""
         with self._changed:

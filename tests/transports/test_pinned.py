@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fastio.backends._copies import ThreadCopies
 from hypothesis import given
 from hypothesis import strategies as st
 
 from accelerators import DEVICE
 from fastio import devices
-from fastio.backends._copies import ThreadCopies
 from fastio.backends._direct import DirectFile
 from fastio.backends._windows import windows
 from fastio.backends.pinned import PinnedTransport
@@ -34,7 +34,7 @@ from fastio.transports.transport import Extent, ReadRequest, WriteRequest
 class TestRingOverHostMemory(ChecksumContract):
     """The contract of the transport with copies on a thread instead of a CUDA stream."""
 
-    make = functools.partial(PinnedTransport, ThreadCopies)
+    make = functools.partial(PinnedTransport, "cpu")
 
 
 @pytest.mark.gpu

@@ -1,0 +1,110 @@
+#include "transfer/staged_lane.hpp"
+
+#include <cstring>
+#include <string>
+
+#include "support/errors.hpp"
+
+namespace fastio {
+
+namespace {
+
+// A worker fills or writes one while copies use the other.
+constexpr size_t kSlots = 2;
+
+void check(const char* failed) {
+    if (failed != nullptr) throw Refused(std::string("a copy between a GPU and pinned memory failed: ") + failed);
+}
+
+}  // namespace
+
+void FirstFailure::add(size_t window, std::exception_ptr failure) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!is_set_ || window < window_) {
+        failure_ = std::move(failure);
+        window_ = window;
+    }
+    is_set_ = true;
+}
+
+void FirstFailure::rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+}
+
+Lane::Lane(uint8_t* memory, uint64_t window, const DeviceCopies* copies) : copies_(copies), slots_(kSlots) {
+    for (Slot& slot : slots_) {
+        slot.memory = memory;
+        memory += window;
+    }
+}
+
+Lane::~Lane() {
+    for (Slot& slot : slots_) {
+        for (size_t index = 0; index < slot.events.size(); ++index) {
+            if (slot.events[index] != nullptr) copies_->destroy_event(streams_[index].stream, slot.events[index]);
+        }
+    }
+    for (const Stream& stream : streams_) copies_->destroy_stream(stream.stream);
+}
+
+Slot& Lane::oldest() { return slots_[turn_++ % slots_.size()]; }
+
+void Lane::to_memory(Slot& slot, const Run& run, const uint8_t* staged) {
+    if (run.device == kHost) {
+        std::memcpy(run.address, staged, run.end - run.begin);
+    } else {
+        check(copies_->to_device(stream_of(slot, run.device), run.address, staged, run.end - run.begin));
+    }
+}
+
+void Lane::to_slot(Slot& slot, const Run& run, uint8_t* staged) {
+    if (run.device == kHost) {
+        std::memcpy(staged, run.address, run.end - run.begin);
+    } else {
+        check(copies_->to_host(stream_of(slot, run.device), staged, run.address, run.end - run.begin));
+    }
+}
+
+void Lane::mark(Slot& slot) {
+    for (size_t index = 0; index < slot.is_copied.size(); ++index) {
+        if (slot.is_copied[index]) check(copies_->record(streams_[index].stream, slot.events[index]));
+    }
+}
+
+void Lane::wait(Slot& slot) {
+    for (size_t index = 0; index < slot.is_copied.size(); ++index) {
+        if (!slot.is_copied[index]) continue;
+        slot.is_copied[index] = false;
+        check(copies_->wait(streams_[index].stream, slot.events[index]));
+    }
+}
+
+void Lane::finish(FirstFailure& failure) noexcept {
+    for (Slot& slot : slots_) {
+        try {
+            wait(slot);
+        } catch (...) {
+            failure.add(slot.window, std::current_exception());
+        }
+    }
+}
+
+// The stream for a device, whose copies the slot will have to wait for.
+void* Lane::stream_of(Slot& slot, int device) {
+    size_t index = 0;
+    while (index < streams_.size() && streams_[index].device != device) ++index;
+    if (index == streams_.size()) {
+        void* made = nullptr;
+        check(copies_->make_stream(device, &made));
+        streams_.push_back({device, made});
+    }
+    if (slot.events.size() <= index) {
+        slot.events.resize(index + 1, nullptr);
+        slot.is_copied.resize(index + 1, false);
+    }
+    if (slot.events[index] == nullptr) check(copies_->make_event(streams_[index].stream, &slot.events[index]));
+    slot.is_copied[index] = true;
+    return streams_[index].stream;
+}
+
+}  // namespace fastio
