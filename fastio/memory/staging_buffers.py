@@ -112,6 +112,12 @@ class StagingRing:
         self._changed = threading.Condition()
 
     @property
+    def made(self) -> int:
+        """How many buffers have memory, leased or kept."""
+        with self._changed:
+            return self._made
+
+    @property
     def leased(self) -> int:
         """How many buffers are leased."""
         with self._changed:

@@ -40,8 +40,9 @@ Lane::Lane(uint8_t* memory, uint64_t window, const DeviceCopies* copies) : copie
 
 Lane::~Lane() {
     for (Slot& slot : slots_) {
-        for (size_t index = 0; index < slot.events.size(); ++index) {
-            if (slot.events[index] != nullptr) copies_->destroy_event(streams_[index].stream, slot.events[index]);
+        for (size_t index = 0; index < slot.marks.size(); ++index) {
+            void* event = slot.marks[index].event;
+            if (event != nullptr) copies_->destroy_event(streams_[index].stream, event);
         }
     }
     for (const Stream& stream : streams_) copies_->destroy_stream(stream.stream);
@@ -66,16 +67,20 @@ void Lane::to_slot(Slot& slot, const Run& run, uint8_t* staged) {
 }
 
 void Lane::mark(Slot& slot) {
-    for (size_t index = 0; index < slot.is_copied.size(); ++index) {
-        if (slot.is_copied[index]) check(copies_->record(streams_[index].stream, slot.events[index]));
+    for (size_t index = 0; index < slot.marks.size(); ++index) {
+        Slot::Mark& mark = slot.marks[index];
+        if (mark.copies != Slot::Copies::kStarted) continue;
+        check(copies_->record(streams_[index].stream, mark.event));
+        mark.copies = Slot::Copies::kMarked;
     }
 }
 
 void Lane::wait(Slot& slot) {
-    for (size_t index = 0; index < slot.is_copied.size(); ++index) {
-        if (!slot.is_copied[index]) continue;
-        slot.is_copied[index] = false;
-        check(copies_->wait(streams_[index].stream, slot.events[index]));
+    for (size_t index = 0; index < slot.marks.size(); ++index) {
+        Slot::Mark& mark = slot.marks[index];
+        if (mark.copies != Slot::Copies::kMarked) continue;
+        mark.copies = Slot::Copies::kNone;
+        check(copies_->wait(streams_[index].stream, mark.event));
     }
 }
 
@@ -98,12 +103,10 @@ void* Lane::stream_of(Slot& slot, int device) {
         check(copies_->make_stream(device, &made));
         streams_.push_back({device, made});
     }
-    if (slot.events.size() <= index) {
-        slot.events.resize(index + 1, nullptr);
-        slot.is_copied.resize(index + 1, false);
-    }
-    if (slot.events[index] == nullptr) check(copies_->make_event(streams_[index].stream, &slot.events[index]));
-    slot.is_copied[index] = true;
+    if (slot.marks.size() <= index) slot.marks.resize(index + 1);
+    Slot::Mark& mark = slot.marks[index];
+    if (mark.event == nullptr) check(copies_->make_event(streams_[index].stream, &mark.event));
+    mark.copies = Slot::Copies::kStarted;
     return streams_[index].stream;
 }
 

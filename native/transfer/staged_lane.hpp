@@ -29,12 +29,17 @@ class FirstFailure {
     size_t window_ = 0;
 };
 
-// Staging memory for one window.
+// Staging memory for one window, and the events behind its copies.
 struct Slot {
+    enum class Copies : uint8_t { kNone, kStarted, kMarked };
+    struct Mark {
+        void* event = nullptr;  // null until it is needed
+        Copies copies = Copies::kNone;
+    };
+
     uint8_t* memory = nullptr;
-    size_t window = 0;            // the number of the window that uses it, or used it last
-    std::vector<void*> events;    // by stream; null until one is needed
-    std::vector<bool> is_copied;  // by stream: whether copies of it were started and not waited for
+    size_t window = 0;        // the number of the window that uses it, or used it last
+    std::vector<Mark> marks;  // by stream
 };
 
 class Lane {
