@@ -1,4 +1,5 @@
 // Tests staged transfers on a device that copies as late as it may, with copies, reads and writes that fail.
+#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <mutex>
@@ -224,6 +225,33 @@ void test_a_file_that_fails_at_each_window() {
     for (uint64_t number = 0; number + 1 < kWindows; ++number) check_failing_file(false, 2, number, number + 1);
 }
 
+// While the read of window 2 fails, the other worker reads window 3, until the failed one has ended.
+void test_the_other_worker_starts_nothing_after_an_error() {
+    LateDevice device;
+    std::atomic<uint64_t> started{0};
+    auto before = [&](uint64_t offset) {
+        ++started;
+        while (offset < 2 * kWindow && started < 2) {  // each worker has one of the first two windows
+        }
+        if (offset == 2 * kWindow) {
+            while (device.alive() < 4) {  // each has a stream and an event
+            }
+            throw fastio::SystemError(EIO, "read", offset);
+        }
+        while (offset > 2 * kWindow && device.alive() >= 4) {
+        }
+    };
+    Plain plain(kWindows);
+    MemoryFile file(std::vector<uint8_t>(plain.size), before);
+    bool failed = false;
+    try {
+        plain.move(false, file, 2, device);
+    } catch (const fastio::SystemError&) {
+        failed = true;
+    }
+    CHECK(failed && started <= 4, "%llu windows were started", (unsigned long long)started);
+}
+
 void test_cancelling_starts_nothing_more() {
     LateDevice device;
     Plain plain(kWindows);
@@ -249,6 +277,7 @@ int main() {
     test_a_span_is_filled_by_one_copy_a_window();
     test_a_copy_that_fails_at_each_window();
     test_a_file_that_fails_at_each_window();
+    test_the_other_worker_starts_nothing_after_an_error();
     test_cancelling_starts_nothing_more();
     return 0;
 }
