@@ -81,7 +81,7 @@ class Reader {
         transfer_.file.read(slot.memory, window.begin, window.end, [&](uint64_t from, uint64_t to) {
             transfer_.extents.measure(from, to, slot.memory + (from - origin), parts);
         });
-        for (const Run& run : runs_of(transfer_.extents, transfer_.places.devices, transfer_.span, window)) {
+        for (const MemoryRun& run : runs_of(transfer_.extents, transfer_.places.devices, transfer_.span, window)) {
             lane_.to_memory(slot, run, slot.memory + (run.begin - origin));
         }
         lane_.mark(slot);
@@ -125,7 +125,7 @@ class Writer {
             std::memset(slot.memory + (at - origin), 0, stop - at);
             at = stop;
         };
-        for (const Run& run : runs_of(transfer_.extents, transfer_.places.devices, transfer_.span, *window)) {
+        for (const MemoryRun& run : runs_of(transfer_.extents, transfer_.places.devices, transfer_.span, *window)) {
             clear_until(run.begin);
             lane_.to_slot(slot, run, slot.memory + (run.begin - origin));
             at = run.end;

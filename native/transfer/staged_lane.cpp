@@ -50,7 +50,7 @@ Lane::~Lane() {
 
 Slot& Lane::oldest() { return slots_[turn_++ % slots_.size()]; }
 
-void Lane::to_memory(Slot& slot, const Run& run, const uint8_t* staged) {
+void Lane::to_memory(Slot& slot, const MemoryRun& run, const uint8_t* staged) {
     if (run.device == kHost) {
         std::memcpy(run.address, staged, run.end - run.begin);
     } else {
@@ -58,7 +58,7 @@ void Lane::to_memory(Slot& slot, const Run& run, const uint8_t* staged) {
     }
 }
 
-void Lane::to_slot(Slot& slot, const Run& run, uint8_t* staged) {
+void Lane::to_slot(Slot& slot, const MemoryRun& run, uint8_t* staged) {
     if (run.device == kHost) {
         std::memcpy(staged, run.address, run.end - run.begin);
     } else {

@@ -55,8 +55,8 @@ class Lane {
     Slot& oldest();
     // Copy a run between its memory and `staged` in the slot: the host's at once; else the copy is started. Throw
     // Refused.
-    void to_memory(Slot& slot, const Run& run, const uint8_t* staged);
-    void to_slot(Slot& slot, const Run& run, uint8_t* staged);
+    void to_memory(Slot& slot, const MemoryRun& run, const uint8_t* staged);
+    void to_slot(Slot& slot, const MemoryRun& run, uint8_t* staged);
     // Marks the end of the copies of a slot; `wait` waits until they have ended. Both throw Refused.
     void mark(Slot& slot);
     void wait(Slot& slot);

@@ -20,9 +20,9 @@ std::vector<Window> windows_of(const Extents& extents, uint64_t nbytes, uint64_t
     return windows;
 }
 
-std::vector<Run> runs_of(const Extents& extents, const std::vector<int>& devices, const Span& span,
-                         const Window& window) {
-    std::vector<Run> runs;
+std::vector<MemoryRun> runs_of(const Extents& extents, const std::vector<int>& devices, const Span& span,
+                               const Window& window) {
+    std::vector<MemoryRun> runs;
     const auto& all = extents.all();
     for (size_t index = extents.first_after(window.begin); index < all.size(); ++index) {
         const Extent& extent = all[index];
@@ -32,7 +32,7 @@ std::vector<Run> runs_of(const Extents& extents, const std::vector<int>& devices
         if (from >= to) continue;
         uint8_t* address = extent.address + (from - extent.offset);
         if (!runs.empty()) {
-            Run& last = runs.back();
+            MemoryRun& last = runs.back();
             const bool is_mirrored = last.device == devices[index] && last.address + (from - last.begin) == address;
             if (is_mirrored && (last.end == from || span.address != nullptr)) {
                 last.end = to;

@@ -22,7 +22,7 @@ struct Window {
 std::vector<Window> windows_of(const Extents& extents, uint64_t nbytes, uint64_t longest_gap);
 
 // Bytes of the file that lie one behind the other in the memory of one device, or of the host.
-struct Run {
+struct MemoryRun {
     uint64_t begin;
     uint64_t end;
     uint8_t* address;
@@ -31,7 +31,7 @@ struct Run {
 
 // The runs of a window, in file order: one for neighbours in the file that are neighbours in memory, too. In a span
 // gaps between extents are parts of a run.
-std::vector<Run> runs_of(const Extents& extents, const std::vector<int>& devices, const Span& span,
-                         const Window& window);
+std::vector<MemoryRun> runs_of(const Extents& extents, const std::vector<int>& devices, const Span& span,
+                               const Window& window);
 
 }  // namespace fastio
