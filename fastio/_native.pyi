@@ -266,6 +266,42 @@ def cached_read(
     cold: bool,
     control: Control,
 ) -> list[int]: ...
+def cuda_copies() -> int:
+    """Return the address of the table by which staged transfers reach CUDA devices. NativeError without a driver."""
+
+def staged_read(
+    fd: int,
+    direct: int,
+    size: int,
+    extents: Sequence[tuple[Any, ...]],
+    span: tuple[int, int, int] | None,
+    devices: Sequence[int],
+    copies: int,
+    buffers: Sequence[int],
+    window: int,
+    control: Control,
+) -> tuple[list[int], bool]:
+    """Return the CRC-32 of each extent, and whether O_DIRECT was refused.
+
+    ``direct``: the descriptor with O_DIRECT, or -1. ``devices``: of each extent the index of its device, or -1 for host
+    memory. ``copies``: the address of the devices' table, or 0 if all memory is the host's. ``buffers``: addresses of
+    staging memory, one a worker, of two windows each. ``window``: bytes, in whole pages.
+    """
+
+def staged_write(
+    fd: int,
+    direct: int,
+    size: int,
+    extents: Sequence[tuple[Any, ...]],
+    patches: Sequence[tuple[Any, ...]],
+    devices: Sequence[int],
+    copies: int,
+    buffers: Sequence[int],
+    window: int,
+    control: Control,
+) -> tuple[list[int], bool]:
+    """As :func:`staged_read`."""
+
 def why_no_spdk() -> str: ...
 
 class BlockStore:
