@@ -1,5 +1,5 @@
-// Tests direct reads that are large enough for two readers, in place and through staging blocks: bytes, checksums and
-// errors.
+// Tests direct reads that are large enough for several readers, in place and through staging blocks: bytes, checksums
+// and errors.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -130,8 +130,9 @@ int main() {
     for (unsigned threads : {0, 4}) {  // io_uring, then threads
         options.threads = threads;
         CHECK(pwrite(file, image.data(), kSize, 0) == static_cast<ssize_t>(kSize), "write");
-        for (int round = 0; round < 4; ++round) {
+        for (int round = 0; round < 6; ++round) {
             options.staged = round % 2 == 1;
+            options.readers = 1 + static_cast<unsigned>(round);
             for (bool spanned : {true, false}) check_contents(fd, image, spanned);
         }
         check_cancelled_beside_another(fd, image);
