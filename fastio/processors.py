@@ -14,7 +14,7 @@ def count() -> int:
 
     A program may change its affinity at any time, so it is asked for each time. The limit of the cgroups is read once.
     """
-    return max(1, min(len(os.sched_getaffinity(0)), math.ceil(cgroup_limit())))
+    return max(1, math.ceil(min(len(os.sched_getaffinity(0)), cgroup_limit())))
 
 
 @functools.cache
