@@ -45,12 +45,14 @@ void check_contents(int fd, const Mapping& image, bool spanned) {
     Mapping memory(kRoom);
     std::vector<Extent> wanted = extents_at(memory.data());
     const Span span{0, kSize, spanned ? memory.data() : nullptr};
+    for (size_t index = 0; index < wanted.size() && !spanned; index += 5) wanted[index].address = nullptr;
     Control control;
     std::vector<uint32_t> crcs = fastio::direct_read(fd, kSize, Extents(wanted, kSize), span, options, control);
     for (size_t index = 0; index < wanted.size(); ++index) {
         const Extent& extent = wanted[index];
         const uint8_t* expected = image.data() + extent.offset;
-        CHECK(std::memcmp(extent.address, expected, extent.nbytes) == 0, "extent %zu (spanned: %d)", index, spanned);
+        CHECK(extent.address == nullptr || std::memcmp(extent.address, expected, extent.nbytes) == 0,
+              "extent %zu (spanned: %d)", index, spanned);
         uint32_t crc = extent.checksum ? fastio::crc32(0, expected, extent.nbytes) : 0;
         CHECK(crcs[index] == crc, "crc of extent %zu (spanned: %d)", index, spanned);
     }
