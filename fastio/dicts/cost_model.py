@@ -77,6 +77,11 @@ class CostModel:
         covariance = place.weights @ self._covariance[np.ix_(place.terms, place.terms)] @ place.weights.T
         return place.priors + place.weights @ self._mean[place.terms], covariance
 
+    def excess(self, tool: str, bucket: int) -> float:
+        """The logarithm of a tool's expected time at a bucket over what the prior has it take, beside other tools."""
+        terms = self._knots(tool, bucket, TOOL_KNOT)
+        return self.speed(tool) + sum(float(self._mean[index]) * share for index, share in terms.items())
+
     def speed(self, tool: str) -> float:
         """The logarithm of the tool's present time over its usual time."""
         return float(self._mean[self._terms[tool, 0, 0]])
