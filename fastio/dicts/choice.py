@@ -58,8 +58,9 @@ class Plan:
     """The expected times in one bucket, for a process's ``first`` call or a later one.
 
     ``usable``: the tool to use, then the others, the fastest first. ``failing``: tools that failed lately.
-    ``fastest``: of the usable ones. ``seconds``: the expected time of the tool to use. The plan is valid up to the
-    tuner's age ``until``. No other tool is worth a try before the context has spent the seconds ``due``.
+    ``fastest``: of the usable ones. ``seconds``: the expected time of the tool to use, ``has_prior``: whether a prior
+    lists it. The plan is valid up to the tuner's age ``until``. No other tool is worth a try before the context has
+    spent the seconds ``due``.
     """
 
     bucket: int
@@ -69,6 +70,7 @@ class Plan:
     first: bool
     seconds: float
     until: int
+    has_prior: bool
     choice: Choice = field(init=False)
     due: float = 0.0
     _factors: dict[str, float] | None = None  # expected seconds of each known tool over exp(shape)

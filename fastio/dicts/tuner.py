@@ -65,6 +65,7 @@ class Tuner:
         for tool, record in self.records.items():
             for bucket, cell in record.samples.items():
                 self._restore(tool, record, bucket, cell)
+        self._exploration.stored = self._exploration.spent
         self._model.walk(self.records, ELSEWHERE_CALLS)
 
     def choose(self, nbytes: float, candidates: Sequence[str], *, first: bool = False) -> Choice:
@@ -205,7 +206,8 @@ class Tuner:
         seconds = opinions[best].seconds(bucket) if self._exploration.usual or opinions[best].known else 0.0
         ranked = [opinions[at] for at in (best, *(at for at in usable if at != best))]
         rest = [opinions[at] for at in failing]
-        return Plan(bucket, ranked, rest, opinions[usable[0]], first, seconds, self._age + PLAN_AGE)
+        until, has_prior = self._age + PLAN_AGE, self.rule.prior.lists(candidates[best])
+        return Plan(bucket, ranked, rest, opinions[usable[0]], first, seconds, until, has_prior)
 
     def _preferred(self, bucket: int, opinions: Sequence[Opinion], usable: Sequence[int], covariance: Any) -> int:
         """The tool to use: the fastest, or for a large transfer one that is equal in time and takes less CPU."""
@@ -282,7 +284,7 @@ class Tuner:
     def _sped_up(self, record: ToolRecord, seen: Prediction, noise: float) -> None:
         """Learn that a tool is faster than it ever was: all its times were taken while it, or the machine, was slower.
 
-        The other tools' were perhaps too, so each may be faster by as much. No stored time is kept.
+        The other tools' were perhaps too, so each may be faster by as much, down to its prior. No stored time is kept.
         """
         before = self._model.speed(seen.tool)
         self._model.change(seen, seen.residual, noise)
@@ -290,8 +292,8 @@ class Tuner:
         if seen.residual > -FAR:
             return
         for tool, other in self.records.items():
-            if other is not record and other.samples:
-                other.doubt(self._exploration.spent, self._model.speed(tool) - faster)
+            if other is not record and other.samples and self.rule.prior.lists(tool):
+                other.doubt(self._exploration.spent, max(self._model.speed(tool) - faster, 0.0))
             for cell in other.samples.values():
                 cell.expire()
 
@@ -315,6 +317,8 @@ class Tuner:
             if values:
                 seen = self._model.predict(tool, bucket, median(values) - SHAPES[bucket], first)
                 self._model.update(seen, noise**2 / len(values), stalls=False)
+                for value in values:
+                    self._exploration.count(math.exp(min(value, 100.0)))
 
 
 def _is_fast(seen: Prediction, noise: float) -> bool:
