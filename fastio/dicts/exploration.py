@@ -34,12 +34,12 @@ PENDING_CALLS = 16  # a try without a time is given up after so many calls
 class Exploration:
     """The time spent in one context, and the share of it that tries may take.
 
-    ``spent``: seconds of all calls, of them ``stored`` in other processes, and ``paid`` by this one for tries.
-    ``usual``: mean seconds of the last calls. ``tries``: the budget for all tools except those that became slower.
+    ``spent``: seconds of all calls of this process, and of the stored ones of tools without a prior. ``paid``: of them,
+    for tries. ``usual``: mean seconds of the last calls. ``tries``: the budget for all tools except those that became
+    slower.
     """
 
     spent: float = 0.0
-    stored: float = 0.0
     paid: float = 0.0
     usual: float = 0.0
     tries: Budget = field(default_factory=lambda: Budget(TRIES, credit=MOST_TRIES))
@@ -76,7 +76,7 @@ class Exploration:
                 budget = self.tries
                 at = max(own.due(cost, self.usual), budget.due(cost, self.usual))
             if plan.has_prior:  # a program may end after a few large calls, and what ships is seldom wrong
-                at = max(at, self.stored + (self.paid + cost - FREE_SECONDS) / MOST_SHARE)
+                at = max(at, (self.paid + cost - FREE_SECONDS) / MOST_SHARE)
             if self.spent < at:
                 due = min(due, at)
             elif gain > most:

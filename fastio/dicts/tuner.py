@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastio.dicts.choice import FIRST_CALLS, MEASURED, NEARBY, PRIOR, UNKNOWN, Choice, Opinion, Plan
-from fastio.dicts.cost_model import CostModel, Prediction
+from fastio.dicts.cost_model import SPED_UP_LEVEL, CostModel, Prediction
 from fastio.dicts.exploration import BAND, TRIES, Exploration
 from fastio.dicts.priors import NOTHING, Rule
 from fastio.dicts.sizes import SHAPES, bucket_nbytes, bucket_of, shape
@@ -65,7 +65,6 @@ class Tuner:
         for tool, record in self.records.items():
             for bucket, cell in record.samples.items():
                 self._restore(tool, record, bucket, cell)
-        self._exploration.stored = self._exploration.spent
         self._model.walk(self.records, ELSEWHERE_CALLS)
 
     def choose(self, nbytes: float, candidates: Sequence[str], *, first: bool = False) -> Choice:
@@ -124,8 +123,8 @@ class Tuner:
         if first:
             seen, later = (self._model.predict(tool, bucket, value, first=one) for one in (True, False))
             if _is_fast(seen, FIRST_NOISE**2) or _is_fast(later, record.detector.noise**2):
-                self._sped_up(record, seen, FIRST_NOISE**2)
-                cell.fresh_firsts = 1
+                self._sped_up(seen, FIRST_NOISE**2)
+                cell.fresh_firsts = 1  # the others are not stored
             else:
                 self._model.update(seen, FIRST_NOISE**2)
         else:
@@ -255,7 +254,7 @@ class Tuner:
             elif slowed:
                 self._model.change(seen, seen.residual, noise)
             else:
-                self._sped_up(record, seen, noise)
+                self._sped_up(seen, noise)
                 record.cell(bucket).fresh = 1
             detector.suspicion, moved = 0.0, math.inf
         else:
@@ -281,21 +280,16 @@ class Tuner:
         excess = self._model.excess(tool, bucket)
         return excess if excess > FAR else 0.0
 
-    def _sped_up(self, record: ToolRecord, seen: Prediction, noise: float) -> None:
-        """Learn that a tool is faster than it ever was: all its times were taken while it, or the machine, was slower.
+    def _sped_up(self, seen: Prediction, noise: float) -> None:
+        """Learn that a tool is faster than it ever was. The machine is, most likely, so the other tools are too.
 
-        The other tools' were perhaps too, so each may be faster by as much, down to its prior. No stored time is kept.
+        All times were taken while it was slower, some perhaps before that: none is stored any longer.
         """
-        before = self._model.speed(seen.tool)
-        self._model.change(seen, seen.residual, noise)
-        faster = before - self._model.speed(seen.tool)
-        if seen.residual > -FAR:
-            return
-        for tool, other in self.records.items():
-            if other is not record and other.samples and self.rule.prior.lists(tool):
-                other.doubt(self._exploration.spent, max(self._model.speed(tool) - faster, 0.0))
-            for cell in other.samples.values():
-                cell.expire()
+        self._model.change(seen, seen.residual, noise, SPED_UP_LEVEL)
+        if seen.residual < -FAR:
+            for record in self.records.values():
+                for cell in record.samples.values():
+                    cell.expire()
 
     def _learn_waiting(self) -> None:
         """Count the calls since the last time, and learn the values that wait."""
@@ -317,7 +311,7 @@ class Tuner:
             if values:
                 seen = self._model.predict(tool, bucket, median(values) - SHAPES[bucket], first)
                 self._model.update(seen, noise**2 / len(values), stalls=False)
-                for value in values:
+                for value in values if not self.rule.prior.lists(tool) else ():
                     self._exploration.count(math.exp(min(value, 100.0)))
 
 
