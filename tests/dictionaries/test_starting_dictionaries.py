@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fastio.dicts import Dictionary, storage
+from fastio.dicts import Dictionary, shipped
 from fastio.dicts.context import Context
 from fastio.dicts.priors import NOTHING, parse_rules, rule_for
 from fastio.dicts.tuner import Tuner
 from fastio_bench.tools import starting_dictionaries, trace
 from fastio_bench.tools.trace import Row
 
-SHIPPED = Path(storage.__file__).parent
+SHIPPED = Path(shipped.__file__).parent
 SAVE = Context("save", "pt", "cpu", durable=False)
 
 
@@ -99,7 +99,7 @@ def test_device_memory_begins_with_what_was_measured_of_its_class() -> None:
             choice = Dictionary().choose(Context(op, "safetensors", device, **told), 1 << 30, tools)
             assert (choice.tool, choice.order[-1]) == ("pinned", "torch"), choice
         for device in ("simulated fast", "cudax", "xpu"):
-            assert rule_for(storage.shipped_rules(), Context(op, "pt", device, **told)) is NOTHING
+            assert rule_for(shipped.shipped_rules(), Context(op, "pt", device, **told)) is NOTHING
 
 
 def test_the_closest_label_of_a_device_decides() -> None:
@@ -109,5 +109,5 @@ def test_the_closest_label_of_a_device_decides() -> None:
             for tool, device in (("a", ["cpu", "cuda"]), ("b", "cuda NVIDIA H100 80GB HBM3"), ("c", "cuda NVIDIA"))
         ]
     )
-    for device, tool in (("cuda AMD", "a"), (H100.partition(",")[0], "b"), (H100, "c"), ("cpu", "a")):
+    for device, tool in (("cuda AMD", "a"), (H100.partition(",")[0], "b"), (H100, "b"), ("cuda NVIDIA H200", "c"), ("cpu", "a")):
         assert rule_for(rules, Context("load", "pt", device, resident=True)).prior.lists(tool), device
