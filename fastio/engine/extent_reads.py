@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -76,7 +77,9 @@ def read_extents(
     if not execution.tool:
         raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(map(str, devices))}", "load to the CPU")
     request = ReadRequest(path, fd, size, extents, span, operation.resident, control)
-    with under_way(lambda: fill(request, execution), control, nbytes) as job:
+    # Interrupts and progress need a thread of its own for the transfer. Only the main thread is interrupted.
+    is_waited_for = progress is not None or threading.current_thread() is threading.main_thread()
+    with under_way(lambda: fill(request, execution), control, nbytes if is_waited_for else 0) as job:
         moved = job.wait(progress)
     return execution.loaded(moved, verified=False), moved.checksums or ()
 
