@@ -39,7 +39,7 @@ class _FileChoice(Dictionary):
             choice = self._asked.choose(context, self._nbytes, candidates)
             if choice.exploring:  # a try that teaches nothing: take the best
                 order = (*choice.order[1:], choice.tool)
-                choice = Choice(order[0], choice.reason, False, order)
+                choice = Choice(order[0], "the fastest known for a load of the file", False, order)
             self._choices[key] = choice
         return choice
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from math import inf
 
 import torch
@@ -55,13 +56,18 @@ class ReadAhead:
         self._reads = [_Read(batch, batch.nbytes) for batch in batches]
         self._read = read
         self._budget: float = inf if budget is None else budget
-        self._places: dict[object, list[tuple[_Read, int]]] = {}
-        for one in self._reads:
-            for place, part in enumerate(one.batch.parts):
-                self._places.setdefault(_key(part), []).append((one, place))
         self._next = 0  # all reads before it were begun
         self._held = 0  # bytes of the batches that are being read, and of tensors that were not taken
         self._threads: list[WorkThread] = []
+
+    @cached_property
+    def _places(self) -> dict[object, list[tuple[_Read, int]]]:
+        """Where each part is read."""
+        found: dict[object, list[tuple[_Read, int]]] = {}
+        for one in self._reads:
+            for place, part in enumerate(one.batch.parts):
+                found.setdefault(_key(part), []).append((one, place))
+        return found
 
     def start(self) -> None:
         """Start a thread, unless enough read already or there is nothing to read.
@@ -80,7 +86,8 @@ class ReadAhead:
             pass  # take() reads by itself
         finally:
             if not thread.has_begun:
-                self._threads.remove(thread)
+                with _lock:
+                    self._threads.remove(thread)
 
     def take(self, part: Part) -> torch.Tensor | None:
         """Return the tensor of a part, once for each time it was planned; wait for it, or read it here.
@@ -93,6 +100,16 @@ class ReadAhead:
             if not places:
                 return None
             one, place = places.pop(0)
+        return self._taken(one, place)
+
+    def in_order(self) -> Iterator[tuple[Part, Callable[[], torch.Tensor | None]]]:
+        """Yield each part in the order of the batches, and a function that returns what :meth:`take` would."""
+        for one in self._reads:
+            for place, part in enumerate(one.batch.parts):
+                yield part, partial(self._taken, one, place)
+
+    def _taken(self, one: _Read, place: int) -> torch.Tensor | None:
+        with _lock:
             reads_here = self._begin(one, None)
         if reads_here:
             self._fill(one)
@@ -102,7 +119,7 @@ class ReadAhead:
             if one.tensors is None:
                 return None
             tensor, one.tensors[place] = one.tensors[place], None
-            self._held -= part.nbytes
+            self._held -= one.batch.parts[place].nbytes
             has_work = self._first_that_fits() is not None
         if has_work:
             self.start()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -167,15 +168,15 @@ class TensorReader:
         with gc_paused():  # as in prefetch()
             parts = [self._part(name) for name in self.offset_keys()]
             ahead = self._read_ahead(parts, budget, _MOST_BYTES, _FIRST_BYTES)
-        return self._stream(parts, ahead)
+        return self._stream(ahead)
 
-    def _stream(self, parts: list[Part], ahead: ReadAhead) -> Iterator[tuple[str, torch.Tensor]]:
+    def _stream(self, ahead: ReadAhead) -> Iterator[tuple[str, torch.Tensor]]:
         self._streams.append(ahead)
         try:
             ahead.start()
-            for part in parts:
+            for part, take in ahead.in_order():
                 self._check_open()
-                yield part.name, self._read(part, ahead)  # no variable keeps the tensor
+                yield part.name, self._read(part, [take])  # no variable keeps the tensor
         finally:
             ahead.close()
             self._streams.remove(ahead)
@@ -207,13 +208,15 @@ class TensorReader:
     def _part(self, name: str) -> Part:
         if not isinstance(name, str):
             raise TypeError(f"a tensor's name is a str, got {type(name).__name__}")
-        entry = self._check_open().entry(name)
-        return Part(self._check_open().file_of[name], name, entry, whole(entry.shape))
+        files = self._check_open()
+        entry = files.entry(name)
+        return Part(files.file_of[name], name, entry, whole(entry.shape))
 
-    def _read(self, part: Part, stream: ReadAhead | None = None) -> torch.Tensor:
+    def _read(self, part: Part, ahead: Iterable[Callable[[], torch.Tensor | None]] | None = None) -> torch.Tensor:
+        """Take a part from the first that has read it ahead, of all prefetches by default, or read it."""
         self._check_open()
-        for ahead in self._prefetched if stream is None else (stream,):
-            tensor = ahead.take(part)
+        for take in (partial(one.take, part) for one in self._prefetched) if ahead is None else ahead:
+            tensor = take()
             if tensor is not None:
                 return tensor
         return read_batch(Batch([part], [0]), self._device, self._policy)[0]

@@ -30,13 +30,14 @@ class OutOfOrder(PosixTransport):
         super().__init__()
         self.began: list[int] = []
         self.third = threading.Event()
+        self.were_beside = False
         self._error = error
 
     def read(self, request: ReadRequest) -> TransportResult:
         self.began.append(request.extents[0].offset)
         number = len(self.began)
         if number == 2:
-            assert self.third.wait(30), "the third window is not read beside the second"
+            self.were_beside = self.third.wait(20)
             if self._error is not None:
                 raise self._error
         result = super().read(request)
@@ -78,7 +79,7 @@ def test_a_window_that_ends_late_delays_those_behind_it_and_no_others(
         first = [next(stream) for _ in range(2)]
         assert not transport.third.is_set()
         found = [*first, *stream]
-    assert transport.third.is_set()
+    assert transport.were_beside
     assert [name for name, _ in found] == list(tensors)
     assert all(torch.equal(tensor, tensors[name]) for name, tensor in found)
 
@@ -104,7 +105,7 @@ def test_damage_is_an_error_at_its_turn_although_later_windows_were_read(
     with fastio.safe_open(tmp_path / "a", policy="posix") as file:
         with pytest.raises(fastio.ChecksumError, match="'03'"):
             take(file.tensors("8MiB"), tensors, seen)
-        assert transport.third.is_set()
+        assert transport.were_beside
         assert torch.equal(file.get_tensor("04"), tensors["04"])
     assert seen == ["00", "01", "02"]
 
