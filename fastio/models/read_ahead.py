@@ -109,12 +109,13 @@ class ReadAhead:
                 yield part, partial(self._taken, one, place)
 
     def _taken(self, one: _Read, place: int) -> torch.Tensor | None:
-        with _lock:
-            reads_here = self._begin(one, None)
-        if reads_here:
-            self._fill(one)
-        while not one.ended.wait(POLL_SECONDS) and one.is_under_way:
-            pass
+        if not one.ended.is_open:
+            with _lock:
+                reads_here = self._begin(one, None)
+            if reads_here:
+                self._fill(one)
+            while not one.ended.wait(POLL_SECONDS) and one.is_under_way:
+                pass
         with _lock:
             if one.tensors is None:
                 return None
