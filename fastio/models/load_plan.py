@@ -139,10 +139,12 @@ def _problem(name: str, found: ModuleTensors, files: WeightFiles, target: Target
         raise FormatError(
             f"this {target.kind}: {quoted(name)} is expanded: its elements share memory; give it a clone()"
         )
+    wanted = wanted_dtype(tensor, dtype)
+    if entry.shape == shape and entry.dtype == wanted == tensor.dtype:
+        return ""
     where = f"{quoted(name)} in {files.file_of[name].path}"
     if entry.shape != shape:
         return f"{where} has shape {quoted(entry.shape)}, the {target.noun}'s has {quoted(shape)}"
-    wanted = wanted_dtype(tensor, dtype)
     if tensor.dtype != wanted and not tensor.is_meta:
         cure = target.conversion.format(wanted)
         return f"{quoted(name)} of the {target.noun} has dtype {tensor.dtype}, dtype={wanted} was asked for: {cure}"

@@ -99,7 +99,7 @@ def load_model(
                     new[name] = place_of(name)
                 else:
                     converted[name] = torch.empty(tensor.shape, dtype=dtype, device=place_of(name))
-            partial = PartialLoad("module", {name for name, t in found.tensors.items() if not t.is_meta})
+            partial = PartialLoad("module", [name for name, one in found.tensors.items() if not one.is_meta])
             loaded, damaged = read_new(new, files, policy, skip_damaged)
             fill_in_place(converted, set(), files, policy, partial)
             fill_in_place(filled, plan.overlapping, files, policy, partial)
