@@ -18,6 +18,7 @@ import fastio
 from fastio.models import in_place, module_loading
 from fastio.models.part_batches import Batch
 from fastio.models.part_reads import read_batch
+from objects import same
 
 
 class Model(nn.Module):
@@ -390,6 +391,88 @@ def test_hooks_of_the_module_run(tmp_path: Path, atomic: bool) -> None:
     fastio.load_model(model, tmp_path / "a", atomic=atomic)
     assert seen == [{"weight", "bias"}]
     assert torch.equal(model.weight, torch.ones(3, 3))
+
+
+def test_only_submodules_with_hooks_take_new_memory_and_hooks_see_what_load_state_dict_shows(tmp_path: Path) -> None:
+    def made() -> nn.Sequential:
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), nn.Linear(4, 4))
+
+    def hooked(model: nn.Sequential) -> list[Any]:
+        seen: list[Any] = []
+
+        def before(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+            old = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+            new = {name: state[prefix + name].clone() for name in old}
+            assert all(new[name].data_ptr() != tensor.data_ptr() for name, tensor in module.state_dict().items())
+            seen.extend([prefix, sorted(name for name in state if name.startswith(prefix)), old, new])
+
+        def after(module: nn.Module, keys: Any) -> None:
+            seen.extend([values(module), list(keys.missing_keys), list(keys.unexpected_keys)])
+
+        model[1].register_load_state_dict_pre_hook(before)
+        model[1].register_load_state_dict_post_hook(after)
+        return seen
+
+    expected = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), nn.Linear(4, 4))
+    fastio.save_model(expected, tmp_path / "a.safetensors")
+    model, plain = made(), made()
+    ours, theirs = hooked(model), hooked(plain)
+    with fastio.record() as transfers:
+        assert fastio.load_model(model, tmp_path / "a.safetensors") == ([], [])
+    plain.load_state_dict(expected.state_dict())
+    assert same(ours, theirs)
+    assert equal(values(model), values(expected))
+    assert [transfer.nbytes for transfer in transfers] == [160, 160]  # into new memory, and in place
+
+
+def test_a_hook_that_fails_says_what_is_filled(tmp_path: Path) -> None:
+    expected = shards_of_layers(tmp_path)
+    model = sevens()
+
+    def failing(*_: Any) -> None:
+        raise RuntimeError("a hook")
+
+    model[5].register_load_state_dict_pre_hook(failing)
+    with pytest.raises(RuntimeError, match=r"^a hook; this .* partly filled \(loaded: .*as they were: '5\.weight'"):
+        fastio.load_model(model, tmp_path)
+    assert torch.equal(model[0].weight, expected[0].weight)
+
+
+def test_a_module_that_makes_its_state_dict_by_itself_gets_the_values(tmp_path: Path) -> None:
+    """Its state dict holds copies: values that were read into them would be lost."""
+
+    class Scaled(nn.Linear):
+        def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+            destination[prefix + "weight"] = self.weight.detach().clone()
+
+    fastio.save_file({"0.weight": torch.ones(3, 3), "1.weight": torch.ones(3, 3)}, tmp_path / "a")
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), Scaled(3, 3, bias=False))
+    assert fastio.load_model(model, tmp_path / "a") == ([], [])
+    assert all(torch.equal(layer.weight, torch.ones(3, 3)) for layer in model)
+
+
+def test_an_expanded_parameter_is_refused_before_anything_changes(tmp_path: Path) -> None:
+    fastio.save_file({"a": torch.ones(3), "b": torch.ones(4)}, tmp_path / "a")
+    model = nn.Module()
+    model.a = nn.Parameter(torch.zeros(3))
+    model.register_buffer("b", torch.zeros(1).expand(4))
+    with pytest.raises(fastio.FormatError, match="'b' is expanded"):
+        fastio.load_model(model, tmp_path / "a")
+    assert not model.a.any()
+
+
+def test_a_map_of_devices_gives_each_new_tensor_its_place(tmp_path: Path) -> None:
+    shards_of_layers(tmp_path)
+    with torch.device("meta"):
+        model = nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(6)))
+    with pytest.raises(ValueError, match=r"device has no entry for '2\.weight': name one of its modules, or ''"):
+        fastio.load_model(model, tmp_path, device={"0": "cpu", "1.weight": "cpu", "22": "cpu", "2.weig": "cpu"})
+    for bad, error in (({"": "meta"}, ValueError), ({0: "cpu"}, TypeError), ({"": "disk"}, RuntimeError)):
+        with pytest.raises(error):
+            fastio.load_model(model, tmp_path, device=bad)
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert fastio.load_model(model, tmp_path, device={"": "cpu"}) == ([], [])
 
 
 def test_the_error_for_names_that_a_hook_would_change_has_the_cure(tmp_path: Path) -> None:
