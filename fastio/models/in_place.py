@@ -112,7 +112,8 @@ def _copy_batch(batch: Batch, targets: Mapping[str, torch.Tensor], policy: Any, 
 def copy_into(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copy values, converted to the target's dtype, without a trace for autograd."""
     with torch.inference_mode(target.is_inference()), torch.no_grad():
-        target.copy_(source)
+        # Into strided memory torch converts one by one, which gives NaNs other bits than to() does.
+        target.copy_(source if target.is_contiguous() else source.to(target.dtype))
 
 
 def _copy_pieces(part: Part, target: torch.Tensor, policy: Any) -> None:

@@ -10,7 +10,7 @@ from fastio.engine.tool_selection import check
 from fastio.models.device_places import device_places
 from fastio.models.in_place import fill_in_place
 from fastio.models.load_plan import LoadPlan, module_target, plan_load, wanted_dtype
-from fastio.models.module_tensors import ModuleTensors, is_within, module_tensors, own_loading
+from fastio.models.module_tensors import ModuleTensors, is_within, module_tensors
 from fastio.models.new_tensors import read_new
 from fastio.models.partial_load import PartialLoad
 from fastio.models.weight_files import open_weights
@@ -83,7 +83,7 @@ def load_model(
         with open_weights(filename, verify) as files:
             plan = plan_load(module_target(model), found, files, strict, dtype)
             skip_damaged = atomic and not strict
-            own = {""} if atomic else own_loading(model)
+            own = {""} if atomic else found.own
             new: dict[str, torch.device] = {}
             converted: dict[str, torch.Tensor] = {}
             filled: dict[str, torch.Tensor] = {}
