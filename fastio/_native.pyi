@@ -208,6 +208,13 @@ def pickle(
 def unless_of(types: tuple[type, ...], function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that returns None for objects of exactly these types, and calls ``function`` for all others."""
 
+def entries_in_order(entries: dict[str, Any], room: int, itemsizes: dict[str, int]) -> list[str] | None:
+    """The names of a safetensors header's entries by offset, bytes and name.
+
+    None unless each entry is exactly a dtype of ``itemsizes``, a shape and offsets that agree with them, and all of
+    them fill ``room`` bytes without holes.
+    """
+
 def fault_signal(fd: int, nbytes: int) -> int:
     """Return the signal that kills a child process that maps a file and reads it: 0 if none, -1 if it cannot map it."""
 

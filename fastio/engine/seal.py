@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from fastio.engine.tensor_digests import compare, digests
 from fastio.errors import ChecksumError, CorruptFileError, FormatError
-from fastio.files.atomic_file import AtomicFile
-from fastio.files.full_write import write_all
+from fastio.files.atomic_file import write_durably
 from fastio.files.open_file import check_regular, opened
 from fastio.formats.detect import HEAD_BYTES, SAFETENSORS, detect
 from fastio.formats.safetensors import header_checksums, sidecar, tensor_table
@@ -60,10 +59,7 @@ def seal(path: str | os.PathLike[str], *, hashes: bool = False) -> Sealed:
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise CorruptFileError(path, None, "it was written to while it was read: seal it again when it is complete")
     name = sidecar.name_of(path)
-    with AtomicFile(name) as new:
-        new.allocate(len(content))
-        write_all(name, new.fd, memoryview(content), 0)
-        new.commit(durable=True)
+    write_durably(name, content)
     return Sealed(path, name, len(table.entries), table.nbytes, hashes)
 
 
