@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import safetensors.torch
 import fastio
 from acceptance.headers import ROWS, entry, of
 from acceptance.judging import LONGEST_MESSAGE, difference, exceptions, outcome
+from faults.fuzz import same
 
 EXCEPTIONS = exceptions("`.safetensors`")
 POLICIES = ("posix", "uring", "numpy", "torch")
@@ -28,6 +30,28 @@ def test_files_load_or_fail_as_with_the_library(tmp_path: Path, name: str) -> No
     stream.name = str(path)  # type: ignore[misc]
     assert difference(expected, outcome(fastio.load, stream), EXCEPTIONS.get(name), layout=False) == ""
     assert outcome(fastio.verify, path)[1] is None or isinstance(outcome(fastio.verify, path)[1], fastio.FastIOError)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_white_space_in_a_header_changes_nothing(tmp_path: Path, name: str) -> None:
+    """A header that is written in the library's form is parsed by another way than any other."""
+    content = ROWS[name]()
+    length = int.from_bytes(content[:8], "little")
+    if not 0 < length <= len(content) - 8:
+        return
+    path, spaced = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    path.write_bytes(content)
+    spaced.write_bytes((length + 1).to_bytes(8, "little") + content[8 : 8 + length] + b"\n" + content[8 + length :])
+    (found, error), (expected, refusal) = outcome(fastio.load, path), outcome(fastio.load, spaced)
+    assert type(error) is type(refusal)
+    assert error is not None or same(found, expected, layout=False)
+    with contextlib.suppress(fastio.FastIOError), fastio.safe_open(path) as one, fastio.safe_open(spaced) as other:
+        assert one.metadata() == other.metadata()
+        assert one.offset_keys() == other.offset_keys()
+        for key in one.keys():  # noqa: SIM118  # it is no dict
+            slices = one.get_slice(key), other.get_slice(key)
+            assert slices[0].get_shape() == slices[1].get_shape()
+            assert slices[0].get_dtype() == slices[1].get_dtype()
 
 
 def test_every_listed_exception_is_a_file_of_the_corpus() -> None:

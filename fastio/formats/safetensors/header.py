@@ -22,12 +22,13 @@ def canonical(header: bytes) -> dict[str, Any] | None:
     """
     import orjson  # here, as `import fastio` does not need it
 
-    body = header.rstrip(b" ")
     try:
-        found = orjson.loads(body)
-        return found if isinstance(found, dict) and orjson.dumps(found) == body else None
+        found = orjson.loads(header)
+        text = orjson.dumps(found)
     except (ValueError, TypeError):  # TypeError: deeper than orjson writes
         return None
+    is_same = header.startswith(text) and not header[len(text) :].strip(b" ")
+    return found if is_same and isinstance(found, dict) else None
 
 
 def parse(header: bytes) -> Any:
