@@ -1,5 +1,5 @@
-// Checks the entries of a safetensors header all at once: the parsed JSON has an object for each of ten thousand
-// tensors.
+// Checks the entries of a safetensors header, and keeps less of them than the parsed JSON: a model may have ten
+// thousand.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -17,9 +17,10 @@ namespace {
 
 constexpr uint64_t kMost = uint64_t{1} << 63;  // torch's sizes have 63 bits
 
-struct Span {
+// One tensor: its bytes from `begin` to `end` of the data.
+struct Row {
     uint64_t begin, end;
-    PyObject* name;
+    nb::object name, dtype, shape;
 };
 
 // Returns the value of an int below 2^63.
@@ -48,66 +49,99 @@ std::optional<uint64_t> nbytes_of(PyObject* shape, uint64_t itemsize) {
     return is_empty ? 0 : nbytes;
 }
 
-class Fields {
+// The entries of a header, which is added in parts.
+class HeaderRows {
   public:
-    explicit Fields(nb::dict itemsizes) : itemsizes_(std::move(itemsizes)) {}
+    explicit HeaderRows(nb::dict itemsizes) : itemsizes_(std::move(itemsizes)) {}
 
-    // Returns the bytes of an entry; nothing for one that is not exactly dtype, shape and data_offsets that agree.
-    std::optional<Span> span(PyObject* name, PyObject* entry) const {
-        if (!PyDict_CheckExact(entry) || PyDict_GET_SIZE(entry) != 3) return std::nullopt;
+    // Returns whether each entry is exactly a dtype, a shape and offsets that agree.
+    bool add(const nb::dict& entries) {
+        Py_ssize_t position = 0;
+        PyObject *name = nullptr, *entry = nullptr;
+        while (PyDict_Next(entries.ptr(), &position, &name, &entry)) {
+            if (!add_entry(name, entry)) return false;
+        }
+        return true;
+    }
+
+    // Returns the names by offset, bytes and name; None unless the tensors fill `room` bytes without holes.
+    nb::object in_order(uint64_t room) const {
+        std::vector<const Row*> rows;
+        rows.reserve(rows_.size());
+        for (const Row& row : rows_) rows.push_back(&row);
+        if (!std::is_sorted(rows.begin(), rows.end(), is_before)) std::sort(rows.begin(), rows.end(), is_before);
+        uint64_t end = 0;
+        nb::list names;
+        for (const Row* row : rows) {
+            if (row->begin != end) return nb::none();
+            end = row->end;
+            names.append(row->name);
+        }
+        return end == room ? nb::object(names) : nb::none();
+    }
+
+    nb::tuple row(size_t index) const {
+        const Row& found = rows_.at(index);
+        return nb::make_tuple(found.dtype, found.shape, found.begin, found.end);
+    }
+
+    // Returns the dtypes and the shapes of rows.
+    nb::tuple columns(const nb::list& indices) const {
+        nb::list dtypes, shapes;
+        for (nb::handle index : indices) {
+            const Row& row = rows_.at(nb::cast<size_t>(index));
+            dtypes.append(row.dtype);
+            shapes.append(row.shape);
+        }
+        return nb::make_tuple(dtypes, shapes);
+    }
+
+    size_t size() const { return rows_.size(); }
+
+  private:
+    bool add_entry(PyObject* name, PyObject* entry) {
+        if (!PyDict_CheckExact(entry) || PyDict_GET_SIZE(entry) != 3) return false;
         PyObject* dtype = PyDict_GetItemWithError(entry, dtype_.ptr());
         PyObject* shape = PyDict_GetItemWithError(entry, shape_.ptr());
         PyObject* offsets = PyDict_GetItemWithError(entry, offsets_.ptr());
-        if (dtype == nullptr || shape == nullptr || offsets == nullptr) return std::nullopt;
-        if (!PyUnicode_CheckExact(dtype) || !PyList_CheckExact(shape) || !PyList_CheckExact(offsets)) {
-            return std::nullopt;
-        }
+        if (dtype == nullptr || shape == nullptr || offsets == nullptr) return false;
+        if (!PyUnicode_CheckExact(dtype) || !PyList_CheckExact(shape) || !PyList_CheckExact(offsets)) return false;
         PyObject* itemsize = PyDict_GetItemWithError(itemsizes_.ptr(), dtype);
-        if (itemsize == nullptr || PyList_GET_SIZE(offsets) != 2) return std::nullopt;
+        if (itemsize == nullptr || PyList_GET_SIZE(offsets) != 2) return false;
         const std::optional<uint64_t> nbytes = nbytes_of(shape, length_of(itemsize).value());
         const std::optional<uint64_t> begin = length_of(PyList_GET_ITEM(offsets, 0));
         const std::optional<uint64_t> end = length_of(PyList_GET_ITEM(offsets, 1));
-        if (!nbytes || !begin || !end || *begin > *end || *end - *begin != *nbytes) return std::nullopt;
-        return Span{*begin, *end, name};
+        if (!nbytes || !begin || !end || *begin > *end || *end - *begin != *nbytes) return false;
+        rows_.push_back({*begin, *end, nb::borrow(name), shared(dtype), nb::borrow(shape)});
+        return true;
     }
 
-  private:
+    // Returns one object for all that are equal to it: files have few dtypes.
+    nb::object shared(PyObject* dtype) {
+        if (!last_.is_valid() || PyUnicode_Compare(last_.ptr(), dtype) != 0) last_ = nb::borrow(dtype);
+        return last_;
+    }
+
+    static bool is_before(const Row* one, const Row* other) {
+        const auto place = std::tie(one->begin, one->end), another = std::tie(other->begin, other->end);
+        return place != another ? place < another : PyUnicode_Compare(one->name.ptr(), other->name.ptr()) < 0;
+    }
+
     nb::dict itemsizes_;
-    nb::object dtype_ = interned("dtype"), shape_ = interned("shape"), offsets_ = interned("data_offsets");
+    nb::object dtype_ = interned("dtype"), shape_ = interned("shape"), offsets_ = interned("data_offsets"), last_;
+    std::vector<Row> rows_;
 };
-
-// Returns whether one entry lies before another: by offset, bytes and name.
-bool is_before(const Span& one, const Span& other) {
-    const auto place = std::tie(one.begin, one.end), another = std::tie(other.begin, other.end);
-    return place != another ? place < another : PyUnicode_Compare(one.name, other.name) < 0;
-}
-
-nb::object entries_in_order(nb::dict entries, uint64_t room, nb::dict itemsizes) {
-    const Fields fields(std::move(itemsizes));
-    std::vector<Span> spans;
-    spans.reserve(nb::len(entries));
-    Py_ssize_t position = 0;
-    PyObject *name = nullptr, *entry = nullptr;
-    while (PyDict_Next(entries.ptr(), &position, &name, &entry)) {
-        const std::optional<Span> span = fields.span(name, entry);
-        if (!span) return nb::none();
-        spans.push_back(*span);
-    }
-    if (!std::is_sorted(spans.begin(), spans.end(), is_before)) std::sort(spans.begin(), spans.end(), is_before);
-    uint64_t end = 0;
-    nb::list names;
-    for (const Span& span : spans) {
-        if (span.begin != end) return nb::none();
-        end = span.end;
-        names.append(nb::handle(span.name));
-    }
-    return end == room ? nb::object(names) : nb::none();
-}
 
 }  // namespace
 
 void bind_header_entries(nb::module_& module) {
-    module.def("entries_in_order", &entries_in_order, nb::arg("entries"), nb::arg("room"), nb::arg("itemsizes"));
+    nb::class_<HeaderRows>(module, "HeaderRows")
+        .def(nb::init<nb::dict>(), nb::arg("itemsizes"))
+        .def("add", &HeaderRows::add, nb::arg("entries"))
+        .def("in_order", &HeaderRows::in_order, nb::arg("room"))
+        .def("row", &HeaderRows::row, nb::arg("index"))
+        .def("columns", &HeaderRows::columns, nb::arg("indices"))
+        .def("__len__", &HeaderRows::size);
 }
 
 }  // namespace fastio

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
+from fastio._native import HeaderRows
 from fastio.formats.safetensors.dtypes import DTYPES
 
 
@@ -28,13 +29,14 @@ class Entry(NamedTuple):
 
 
 class HeaderEntries(Mapping[str, Entry]):
-    """The entries of a parsed header, ``fields``, that was checked: dtypes that torch does not pack, and no holes.
+    """The entries of a header that was checked: ``rows``, and the ``index`` of each name's, in the header's order.
 
     ``start`` is where the tensors begin in the file; ``in_order`` are their names by offset.
     """
 
-    def __init__(self, fields: dict[str, Any], start: int, in_order: list[str]) -> None:
-        self.fields = fields
+    def __init__(self, rows: HeaderRows, index: dict[str, int], start: int, in_order: list[str]) -> None:
+        self.rows = rows
+        self.index = index
         self.in_order = in_order
         self._start = start
         self._made: dict[str, Entry] = {}
@@ -42,17 +44,15 @@ class HeaderEntries(Mapping[str, Entry]):
     def __getitem__(self, name: str) -> Entry:
         entry = self._made.get(name)
         if entry is None:
-            fields = self.fields[name]
-            dtype, shape, (begin, end) = fields["dtype"], fields["shape"], fields["data_offsets"]
-            entry = Entry(DTYPES[dtype], shape, self._start + begin, end - begin, dtype, shape)
-            self._made[name] = entry
+            dtype, shape, begin, end = self.rows.row(self.index[name])
+            entry = self._made[name] = Entry(DTYPES[dtype], shape, self._start + begin, end - begin, dtype, shape)
         return entry
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.fields)
+        return iter(self.index)
 
     def __len__(self) -> int:
-        return len(self.fields)
+        return len(self.index)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.fields
+        return name in self.index

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fastio._native import entries_in_order
+from fastio._native import HeaderRows
 from fastio.errors import CorruptFileError, FormatError, quoted
 from fastio.formats import shapes
 from fastio.formats.detect import HEAD_BYTES, LARGEST_HEADER, NPY, PT, detect
@@ -53,8 +53,7 @@ class TensorTable(NamedTuple):
         """The sorted names, and the dtypes and shapes that the header has for them."""
         names, entries = sorted(self.entries), self.entries
         if isinstance(entries, HeaderEntries):  # without an Entry for each
-            rows = [entries.fields[name] for name in names]
-            return names, [row["dtype"] for row in rows], [row["shape"] for row in rows]
+            return names, *entries.rows.columns([entries.index[name] for name in names])
         return names, [entries[name].stored_dtype for name in names], [entries[name].stored_shape for name in names]
 
 
@@ -78,14 +77,21 @@ def read(path: str, fd: int, size: int) -> TensorTable:
 
 def _of_canonical(text: bytes, start: int, size: int) -> TensorTable | None:
     """The table of a header as most programs write it; None if anything is unusual about it, or wrong."""
-    header = safetensors_header.canonical(text)
-    if header is None:
+    rows, names, metadata = HeaderRows(ITEMSIZES), list[str](), list[Any]()
+    try:
+        for part in safetensors_header.canonical_parts(text):
+            if METADATA in part:
+                metadata.append(part.pop(METADATA))
+            if not rows.add(part):
+                return None
+            names += part
+    except (ValueError, TypeError):
         return None
-    metadata = header.pop(METADATA, None)
-    if metadata is not None and not _is_text(metadata):
+    index = dict(zip(names, range(len(names)), strict=True))
+    in_order = rows.in_order(size - start)
+    if in_order is None or len(index) != len(names) or len(metadata) > 1 or not all(map(_is_text, metadata)):
         return None
-    in_order = entries_in_order(header, size - start, ITEMSIZES)
-    return None if in_order is None else _table(HeaderEntries(header, start, in_order), metadata, start)
+    return _table(HeaderEntries(rows, index, start, in_order), metadata[0] if metadata else None, start)
 
 
 def _of_any(path: str, text: bytes, start: int, size: int) -> TensorTable:
