@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -106,7 +107,7 @@ class SourceTensor(NamedTuple):
     @property
     def nbytes(self) -> int:
         """The bytes of its elements."""
-        return torch.Size(self.shape).numel() * self.dtype.itemsize
+        return prod(self.shape) * self.dtype.itemsize
 
     def starts(self) -> list[int]:
         """Where each run begins in the tensor."""
