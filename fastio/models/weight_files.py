@@ -11,6 +11,7 @@ from typing import Any
 from fastio._native import Descriptor
 from fastio.errors import ChecksumError, CorruptFileError, FormatError, TensorMissingError, quoted
 from fastio.files.open_file import check_regular, translate_open_limit
+from fastio.files.unchanged import Unchanged
 from fastio.formats import dense_tensors
 from fastio.formats.detect import HEAD_BYTES, PT, SAFETENSORS, detect, is_legacy
 from fastio.formats.pt import tensor_table as pt_tensor_table
@@ -46,9 +47,8 @@ class WeightFile:
         self._descriptor = Descriptor(path, os.O_RDONLY)
         with translate_open_limit("open", path):
             self.fd = self._descriptor.open()
-        status = os.fstat(self.fd)
-        self.size = status.st_size
-        self._modified = status.st_mtime_ns
+        self.size = os.fstat(self.fd).st_size
+        self._unchanged = Unchanged(path, self.fd, self.size)
         first = head(path, self.fd, self.size, HEAD_BYTES)
         if is_legacy(first):
             raise FormatError(
@@ -84,11 +84,7 @@ class WeightFile:
 
     def check_unchanged(self) -> None:
         """Raise CorruptFileError if the file was written to since it was opened."""
-        status = os.fstat(self.fd)
-        if (status.st_size, status.st_mtime_ns) != (self.size, self._modified):
-            raise CorruptFileError(
-                self.path, None, "it was written to while it was open: open it again when it is complete"
-            )
+        self._unchanged.check("open", "open it again")
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:

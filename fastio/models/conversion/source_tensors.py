@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import prod
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fastio._native import Mapping, crc32_combine
-from fastio.errors import CorruptFileError
+from fastio.files.unchanged import Unchanged
 from fastio.memory.load_buffers import bytes_of
 from fastio.models.conversion.chunk_reads import ChunkReads
 from fastio.results import Transfer
@@ -29,7 +28,7 @@ class SourceFile:
         self.format = file_format
         self.is_verified = True
         self._policy = policy
-        self._modified = os.fstat(fd).st_mtime_ns
+        self._unchanged = Unchanged(path, fd, size)
         self._reads: ChunkReads | None = None
 
     def read(self, extents: Sequence[Extent]) -> Sequence[int]:
@@ -44,11 +43,7 @@ class SourceFile:
 
     def check_unchanged(self) -> None:
         """Raise CorruptFileError if the file was written to since it was opened."""
-        status = os.fstat(self.fd)
-        if (status.st_size, status.st_mtime_ns) != (self.size, self._modified):
-            raise CorruptFileError(
-                self.path, None, "it was written to while it was converted: convert it when it is complete"
-            )
+        self._unchanged.check("converted", "convert it")
 
 
 class Run:
