@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fastio.formats.safetensors.tensor_table import Entry
+from fastio.formats.safetensors.entries import Entry
 from fastio.models.selection import Selection, blocks, whole
 from fastio.models.weight_files import WeightFile
 
