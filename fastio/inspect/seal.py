@@ -6,7 +6,6 @@ import contextlib
 import os
 from dataclasses import dataclass
 
-from fastio.engine.tensor_digests import compare, digests
 from fastio.errors import ChecksumError, FormatError
 from fastio.files.atomic_file import write_durably
 from fastio.files.open_file import check_regular, opened
@@ -16,6 +15,7 @@ from fastio.formats.safetensors import header_checksums, sidecar, tensor_table
 from fastio.formats.safetensors.tensor_checksums import TensorChecksums
 from fastio.formats.safetensors.tensor_table import TensorTable
 from fastio.formats.small_reads import head
+from fastio.inspect.tensor_digests import compare, digests
 
 
 @dataclass(frozen=True, slots=True)
