@@ -140,7 +140,7 @@ def source(path: str, fd: int, size: int, keys: tuple[str, ...] | None = None, v
     table = tensor_table.read(path, fd, size)
     entries, known = table.entries, checksums_of(path, fd, size, table) if verify else None
     if keys is not None:
-        entries = pick(path, entries, keys)
+        entries = pick(path, dict(entries), keys)
     crcs = dict.fromkeys(entries, 0) if known is None else known.crc32
     regions = {n: Region(n, entry.offset, entry.nbytes, crcs[n]) for n, entry in entries.items()}
 
