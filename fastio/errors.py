@@ -65,8 +65,11 @@ class CorruptFileError(FastIOError, RuntimeError):
 class ChecksumError(CorruptFileError):
     """Tensors do not have the checksums that are stored for them, or these belong to other tensors.
 
-    ``record`` is the name of the damaged tensor; None if the checksums as a whole cannot be used.
+    ``record`` is the name of the damaged tensor; None if the checksums as a whole cannot be used. ``records`` are all
+    damaged tensors of one read into memory, if it found out.
     """
+
+    records: tuple[str, ...] = ()
 
 
 class ToolUnavailableError(FastIOError):
@@ -80,6 +83,16 @@ class ToolUnavailableError(FastIOError):
 
     def __reduce__(self) -> tuple[type[ToolUnavailableError], tuple[str, str, str]]:
         return type(self), (self.tool, self.reason, self.cure)
+
+
+def add_to_message(error: Exception, text: str) -> None:
+    """Add what a failed operation has left behind to an error's message; its class and its fields stay."""
+    if isinstance(error, TransferError):
+        error._set(error.errno or 0, f"{error.strerror}{text}", str(error.filename))
+        return
+    if isinstance(error, CorruptFileError):
+        error.problem += text
+    error.args = (f"{error}{text}",)
 
 
 class DictionaryError(FastIOError):

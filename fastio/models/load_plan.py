@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
 
-from fastio.errors import ModelMismatchError, quoted
+from fastio.errors import FormatError, ModelMismatchError, quoted
 from fastio.formats.detect import PT
-from fastio.models.module_tensors import ModuleTensors, has_own_loading, tied_groups
+from fastio.models.module_tensors import ModuleTensors, own_loading, tied_groups
+from fastio.models.partial_load import listed
 from fastio.models.weight_files import WeightFiles
 
-_SHOWN = 5  # names of each kind in an error
+_SHOWN = 5  # problems in an error
 
 
 class LoadPlan(NamedTuple):
@@ -34,7 +36,7 @@ class LoadPlan(NamedTuple):
 
 
 class Target(NamedTuple):
-    """How errors call what tensors are loaded into, the cure for other dtypes, and the ``module``, if it is one."""
+    """How errors call what tensors are loaded into, how to give it other dtypes, and the ``module``, if it is one."""
 
     kind: str
     noun: str
@@ -42,17 +44,29 @@ class Target(NamedTuple):
     module: torch.nn.Module | None = None
 
 
-STATE = Target("state", "state", "give it a tensor of {}, or load by fastio.load and copy_, which converts")
+STATE = Target("state", "state", "give it a tensor of {}")
 
 
 def module_target(model: torch.nn.Module) -> Target:
     """How errors call a module."""
-    conversion = "call model.to({}) before, or load by fastio.load_file and load_state_dict, which converts"
-    return Target(type(model).__name__, "module", conversion, model)
+    return Target(type(model).__name__, "module", "call model.to({}) before", model)
 
 
-def plan_load(target: Target, found: ModuleTensors, files: WeightFiles, strict: bool) -> LoadPlan:
-    """Compare names, shapes and dtypes. ModelMismatchError if a shape or dtype differs, or with ``strict`` a name."""
+def wanted_dtype(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    """The dtype that a tensor is to have when ``dtype`` is wanted of those of floating-point numbers."""
+    return dtype if dtype is not None and tensor.dtype.is_floating_point else tensor.dtype
+
+
+def plan_load(
+    target: Target, found: ModuleTensors, files: WeightFiles, strict: bool, dtype: torch.dtype | None = None
+) -> LoadPlan:
+    """Compare names, shapes and dtypes. ``dtype``: floating-point tensors are to have it, the files' are converted.
+
+    ModelMismatchError if a shape or dtype differs, or with ``strict`` a name. FormatError for a tensor that is
+    expanded. ValueError for a ``dtype`` that is not of floating-point numbers.
+    """
+    if dtype is not None and not getattr(dtype, "is_floating_point", False):
+        raise ValueError(f"dtype={dtype!r}: expected a torch.dtype of floating-point numbers, such as torch.bfloat16")
     aliases: dict[str, str] = {}
     overlapping: set[str] = set()
     for group in tied_groups(found.tensors):
@@ -67,15 +81,15 @@ def plan_load(target: Target, found: ModuleTensors, files: WeightFiles, strict: 
     missing = sorted(name for name in expected - read if aliases.get(name) not in read)
     shared = {name for name, kept in aliases.items() if kept in read and _is_stored_once(files, name, kept)}
     unexpected = sorted(files.file_of.keys() - read - shared)
-    problems = [problem for name in names if (problem := _problem(name, found, files, target))]
+    problems = [problem for name in names if (problem := _problem(name, found, files, target, dtype))]
     nested = _common_prefix(missing, files) if strict else ""
     if strict:
         others = [name for name in unexpected if name not in expected]
         further = [name for name in unexpected if name in expected]
         problems = [
-            *_listed("missing from the files", missing),
-            *_listed(f"not in the {target.noun}", others),
-            *_listed("further names of tied tensors", further),
+            *listed("missing from the files", missing),
+            *listed(f"not in the {target.noun}", others),
+            *listed("further names of tied tensors", further),
             *problems,
         ]
     if problems:
@@ -91,7 +105,7 @@ def plan_load(target: Target, found: ModuleTensors, files: WeightFiles, strict: 
 
 def _renaming(module: torch.nn.Module | None) -> str:
     """The cure for names that a module's hooks would change: they run after names were compared."""
-    has_hooks = module is not None and has_own_loading(module)
+    has_hooks = module is not None and bool(own_loading(module))
     return "; if its hooks rename tensors, load by fastio.load_file and model.load_state_dict" if has_hooks else ""
 
 
@@ -114,22 +128,40 @@ def _common_prefix(missing: list[str], files: WeightFiles) -> str:
     return ""
 
 
-def _problem(name: str, found: ModuleTensors, files: WeightFiles, target: Target) -> str:
+def _problem(name: str, found: ModuleTensors, files: WeightFiles, target: Target, dtype: torch.dtype | None) -> str:
     tensor = found.tensors.get(name)
     if tensor is None:
         return ""
     entry, shape = files.entry(name), list(tensor.shape)
-    if entry.shape == shape and entry.dtype == tensor.dtype:
-        return ""
+    if not tensor.is_contiguous() and any(
+        stride == 0 and size > 1 for stride, size in zip(tensor.stride(), shape, strict=True)
+    ):
+        raise FormatError(
+            f"this {target.kind}: {quoted(name)} is expanded: its elements share memory; give it a clone()"
+        )
     where = f"{quoted(name)} in {files.file_of[name].path}"
     if entry.shape != shape:
         return f"{where} has shape {quoted(entry.shape)}, the {target.noun}'s has {quoted(shape)}"
-    conversion = target.conversion.format(entry.dtype)
-    return f"{where} has dtype {entry.dtype}, the {target.noun}'s is {tensor.dtype}: {conversion}"
+    wanted = wanted_dtype(tensor, dtype)
+    if tensor.dtype != wanted and not tensor.is_meta:
+        cure = target.conversion.format(wanted)
+        return f"{quoted(name)} of the {target.noun} has dtype {tensor.dtype}, dtype={wanted} was asked for: {cure}"
+    if entry.dtype == wanted:
+        return ""
+    are_floats = entry.dtype.is_floating_point and wanted.is_floating_point
+    if not (are_floats and dtype is not None):
+        converting = f", or load with dtype={wanted}, which converts" if are_floats else ""
+        cure = target.conversion.format(entry.dtype) + converting
+        return f"{where} has dtype {entry.dtype}, the {target.noun}'s is {tensor.dtype}: {cure}"
+    return (
+        "" if _is_converted(entry.dtype, wanted) else f"{where} has {entry.dtype}, which torch converts to no {wanted}"
+    )
 
 
-def _listed(problem: str, names: list[str]) -> list[str]:
-    if not names:
-        return []
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return [f"{problem}: {', '.join(map(quoted, names[:_SHOWN]))}{more}"]
+@functools.cache
+def _is_converted(dtype: torch.dtype, wanted: torch.dtype) -> bool:
+    try:
+        torch.empty(1, dtype=dtype).to(wanted)
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True

@@ -12,6 +12,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from fastio.errors import UnsupportedError, quoted
 from fastio.formats import dense_tensors
 
+_PLAIN_LOADING = (torch.nn.Module._load_from_state_dict, torch.nn.modules.batchnorm._NormBase._load_from_state_dict)
+
 
 class ModuleTensors(NamedTuple):
     """What a module's state dict holds.
@@ -67,15 +69,37 @@ def is_tensor_of_tensors(value: torch.Tensor) -> bool:
     return bool(is_traceable_wrapper_subclass(value))
 
 
-def has_own_loading(model: torch.nn.Module) -> bool:
-    """Whether a part of the module does more than copy values when a state dict is loaded."""
-    plain = (torch.nn.Module._load_from_state_dict, torch.nn.modules.batchnorm._NormBase._load_from_state_dict)
-    return any(
+def own_loading(model: torch.nn.Module) -> set[str]:
+    """The names of submodules that do more than copy values when a state dict is loaded or made; ``""`` is the model.
+
+    Hooks of a submodule, and methods that it overrides, see it with all that it contains.
+    """
+    if type(model).load_state_dict is not torch.nn.Module.load_state_dict:
+        return {""}
+    if not any(map(_has_own_loading, model.modules())):  # takes half the time of finding the names
+        return set()
+    return {name for name, module in model.named_modules(remove_duplicate=False) if _has_own_loading(module)}
+
+
+def _has_own_loading(module: torch.nn.Module) -> bool:
+    kind = type(module)
+    return bool(
         module._load_state_dict_pre_hooks
         or module._load_state_dict_post_hooks
-        or type(module)._load_from_state_dict not in plain
-        for module in model.modules()
+        or module._state_dict_hooks
+        or kind._load_from_state_dict not in _PLAIN_LOADING
+        or kind._save_to_state_dict is not torch.nn.Module._save_to_state_dict
+        or kind.state_dict is not torch.nn.Module.state_dict
     )
+
+
+def is_within(name: str, modules: set[str]) -> bool:
+    """Whether a tensor is in one of these submodules."""
+    while name:
+        name = name.rpartition(".")[0]
+        if name in modules:
+            return True
+    return False
 
 
 def tied_groups(tensors: Mapping[str, torch.Tensor]) -> list[TiedGroup]:

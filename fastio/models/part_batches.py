@@ -21,6 +21,11 @@ class Part(NamedTuple):
     entry: Entry
     selection: Selection
 
+    @classmethod
+    def of_whole(cls, file: WeightFile, name: str, entry: Entry) -> Part:
+        """A whole tensor."""
+        return cls(file, name, entry, whole(entry.shape))
+
     @property
     def nbytes(self) -> int:
         """The bytes of the part in memory."""

@@ -62,15 +62,15 @@ def read_into(
     """Fill memory from a file, compare it with checksums, and give the transfer to the recorders.
 
     ``crcs`` maps the indices of extents to their CRC-32s; it lacks those that have none. ``in_place``: the memory was
-    used before. ChecksumError names a damaged tensor.
+    used before. ChecksumError names the first damaged tensor, and has the names of all.
     """
     if not extents:
         return
     transfer, values = read_extents(file.path, file.fd, file.size, extents, span, policy, None, file.format, in_place)
-    for index, crc in crcs.items():
-        if values[index] != crc:
-            file.check_unchanged()
-            raise file.mismatch(extents[index].name)
+    damaged = [extents[index].name for index, crc in crcs.items() if values[index] != crc]
+    if damaged:
+        file.check_unchanged()
+        raise file.mismatch(*damaged)
     reads = len(entries(extents))
     parts = reads - len(crcs)
     unverified = PARTS.format(parts=parts, reads=reads) if file.checksummed else UNSEALED

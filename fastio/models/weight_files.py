@@ -75,11 +75,13 @@ class WeightFile:
             return self._checksums.crc32[name]
         return self.table.entries[name].crc if self.verify else None
 
-    def mismatch(self, name: str) -> ChecksumError:
-        """The error for a tensor whose bytes do not have their CRC-32."""
+    def mismatch(self, name: str, *others: str) -> ChecksumError:
+        """The error for a tensor whose bytes do not have their CRC-32; it has the names of others, too."""
         entry = self.table.entries[name]
         known = self._checksums or TensorChecksums({name: entry.crc or 0}, None)
-        return known.mismatch(self.path, name, entry)
+        error = known.mismatch(self.path, name, entry)
+        error.records = (name, *others)
+        return error
 
     def check_unchanged(self) -> None:
         """Raise CorruptFileError if the file was written to since it was opened."""

@@ -1,0 +1,49 @@
+"""On which device a load makes each tensor: one device for all, or a map of prefixes of names to devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from fastio.errors import quoted
+
+
+def device_places(device: Any) -> Callable[[str], torch.device]:
+    """Return the function that gives a tensor's device by its name.
+
+    ``device`` is None for the CPU, a device, or a map of names of submodules, parameters or buffers to devices: the
+    longest that a name begins with, up to a dot, counts; ``""`` is for all others.
+
+    ValueError for the meta device, and, from the function, for a name that the map has no device for.
+    """
+    if not isinstance(device, Mapping):
+        only = _device(device)
+        return lambda name: only
+    places = {_prefix(prefix): _device(one) for prefix, one in device.items()}
+
+    def place(name: str) -> torch.device:
+        prefix = name
+        while prefix not in places:
+            if not prefix:
+                raise ValueError(
+                    f"device has no entry for {quoted(name)}: name one of its modules, or '' for all others"
+                )
+            prefix = prefix.rpartition(".")[0]
+        return places[prefix]
+
+    return place
+
+
+def _prefix(prefix: Any) -> str:
+    if not isinstance(prefix, str):
+        raise TypeError(f"device has the key {quoted(prefix)}: expected the name of a submodule, or ''")
+    return prefix
+
+
+def _device(device: Any) -> torch.device:
+    found = torch.device("cpu" if device is None else device)
+    if found.type == "meta":
+        raise ValueError("device='meta': tensors there have no memory to load into; name the device to create them on")
+    return found
