@@ -56,7 +56,7 @@ class PosixTransport:
         cold = request.size >= _LEAST_AHEAD and not _is_resident(request)
         if cold and threads > 1:
             threads = 1
-            if self._reads_past_cache:
+            if not request.cached and self._reads_past_cache:
                 try:
                     return _past_cache.read(request, _DIRECT_THREADS)
                 except RefusedError as error:

@@ -53,7 +53,7 @@ def fill_in_place(
             not ahead or entry.offset >= ahead[-1].extent.offset + ahead[-1].extent.nbytes
         )  # else: of one storage
         is_same = entry.dtype == target.dtype and entry.stride is None and name not in overlapping
-        if not (is_apart and is_same and filled[device.type, file.format] and _is_plain(target)):
+        if not (is_apart and is_same and filled[device.type, file.format] and is_plain(target)):
             copied.setdefault(device, []).append(Part.of_whole(file, name, entry))
             continue
         storage, crc = target.untyped_storage(), file.crc(name)
@@ -77,7 +77,7 @@ class _Straight(NamedTuple):
     crc: int | None
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
     """Whether its bytes lie in its memory as a file has them."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg() and tensor.numel() > 0
 
@@ -124,7 +124,7 @@ def _copy_pieces(part: Part, target: torch.Tensor, policy: Any) -> None:
     file, dtype, transfers = part.file, part.entry.dtype, []
     device = target.device if is_filled(target.device.type, file.format) else _CPU
     value, offset = 0, part.offset
-    for piece in _pieces(target, BATCH_BYTES // dtype.itemsize):
+    for piece in pieces_of(target, BATCH_BYTES // dtype.itemsize):
         region = Region(part.name, offset, piece.numel() * dtype.itemsize, 0)
         is_compared = part.crc is not None
         buffers = LoadBuffers(file.path, [region], device, is_compared, is_aligned(offset, dtype.itemsize))
@@ -142,7 +142,7 @@ def _copy_pieces(part: Part, target: torch.Tensor, policy: Any) -> None:
         publish(replace(transfer, verified=part.crc is not None, fallbacks=(*notes, *transfer.fallbacks)))
 
 
-def _pieces(tensor: torch.Tensor, most: int) -> Iterator[torch.Tensor]:
+def pieces_of(tensor: torch.Tensor, most: int) -> Iterator[torch.Tensor]:
     """Views of at most ``most`` elements, which are all of a tensor in the order of its elements."""
     if tensor.numel() <= most:
         yield tensor
@@ -151,4 +151,4 @@ def _pieces(tensor: torch.Tensor, most: int) -> Iterator[torch.Tensor]:
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
         halves = tensor.tensor_split(2, axis)
     for half in halves:
-        yield from _pieces(half, most)
+        yield from pieces_of(half, most)
