@@ -90,8 +90,9 @@ def add_to_message(error: Exception, text: str) -> None:
     if isinstance(error, TransferError):
         error._set(error.errno or 0, f"{error.strerror}{text}", str(error.filename))
         return
-    if isinstance(error, OSError) and error.errno is not None:  # its text is made of its fields
-        OSError.__init__(error, error.errno, f"{error.strerror}{text}", error.filename)
+    if isinstance(error, OSError) and error.errno is not None:  # its text is made of its fields, a copy of its args
+        error.strerror = f"{error.strerror}{text}"
+        error.args = (error.errno, error.strerror, *error.args[2:])
         return
     if isinstance(error, CorruptFileError):
         error.problem += text

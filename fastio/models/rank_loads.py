@@ -288,12 +288,14 @@ def compare_loads(
     for name in (*new, *filled):
         file = files.file_of[name]
         dtype, shape, offset, nbytes, *_, stride, _ = files.entry(name)
-        stored = (f"{dtype} {shape}", offset, nbytes, stride, file.crc(name), number[file])
+        strides = "" if stride is None else f", strides {stride}"
+        where = f"{nbytes} bytes at {offset} of file {number[file] + 1}"
+        stored = f"{dtype} {shape}{strides}, {where}, CRC-32 {file.crc(name)}"
         if name in new:
-            tensors[name] = (*stored, f"to new memory on {new[name].type}")
+            tensors[name] = f"{stored}, to new memory on {new[name].type}"
             continue
         target = filled[name]
-        layout = "" if target.is_contiguous() else f" of strides {target.stride()}"
-        how = ", shared with others" if name in overlapping else ""
-        tensors[name] = (*stored, f"into {target.dtype} on {target.device.type}{layout}{how}")
+        layout = "" if target.is_contiguous() else f" with strides {target.stride()}"
+        how = " shared with others" if name in overlapping else ""
+        tensors[name] = f"{stored}, into memory{how} on {target.device.type} of {target.dtype}{layout}"
     ranks.compare({"argument": arguments, "file": of_files, "tensor": tensors})
