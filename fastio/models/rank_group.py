@@ -78,7 +78,10 @@ class RankGroup:
         failures = {rank: answer for rank, answer in enumerate(answers) if isinstance(answer, _Failure)}
         self.has_failed = bool(failures)
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback refers to this frame
         for rank, failure in failures.items():
             raise self._unpacked(rank, failure)
         return answers

@@ -1,22 +1,16 @@
-"""Loads of several ranks that want the same tensors: each reads a share, and gets the others' shares from them.
-
-In each round a rank reads at most one batch, while what was read in the round before is broadcast. What is sent was
-compared with its checksums by the rank that read it.
-"""
+"""Loads of several ranks that want the same tensors: each reads a share, and gets the others' shares from them."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import accumulate
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from fastio._native import Mapping as HostMapping
-from fastio.engine.torch_load import UNSEALED
 from fastio.formats.safetensors.format import tensor_on
 from fastio.memory.load_buffers import bytes_of
 from fastio.memory.raw_memory import synchronize
@@ -25,38 +19,12 @@ from fastio.models.new_tensors import read_new
 from fastio.models.part_batches import BATCH_BYTES, Batch, Part, batches
 from fastio.models.part_reads import CACHE_LINE, read_batch
 from fastio.models.partial_load import PartialLoad
-from fastio.models.rank_broadcast import Broadcast
 from fastio.models.rank_group import RankGroup
+from fastio.models.rank_rounds import Tensors, Way, limits, rounds
 from fastio.models.weight_files import WeightFiles
-from fastio.results import Transfer, publish
 from fastio.runtime.native_errors import translate_native_errors
-from fastio.transports.transport import LOAD
 
-_ROUND_BYTES = 2 * BATCH_BYTES  # of all ranks together
-_LEAST_BYTES = 4 << 20  # of one rank
 _FIRST_BYTES = 2 << 20  # of a stream's first batch, as without other ranks
-BROADCAST = "broadcast"
-
-Tensors = dict[str, torch.Tensor]
-
-
-class _Way(NamedTuple):
-    """How batches are read, and the memory that they are received in.
-
-    ``read`` returns the tensors of a batch and the names of damaged ones, which are not among them.
-    """
-
-    read: Callable[[Batch], tuple[Tensors, set[str]]]
-    memory: Callable[[Batch], Tensors]
-
-
-class _Sent(NamedTuple):
-    """A batch that is broadcast: by which rank, and its tensors without damaged ones."""
-
-    rank: int
-    batch: Batch
-    tensors: Tensors
-    broadcast: Broadcast
 
 
 def read_new_together(
@@ -70,10 +38,10 @@ def read_new_together(
     def read(batch: Batch) -> tuple[Tensors, set[str]]:
         return read_new({part.name: places[part.name] for part in batch.parts}, files, policy, skip_damaged)
 
-    way = _Way(read, lambda batch: new_memory(batch.parts, places))
+    way = Way(read, lambda batch: new_memory(batch.parts, places))
     loaded: Tensors = {}
     damaged: set[str] = set()
-    for found, bad in _rounds(ranks, batches(parts, *_limits(ranks)), way, PartialLoad("load", ())):
+    for found, bad in rounds(ranks, batches(parts, *limits(ranks)), way, PartialLoad("load", ())):
         loaded.update(found)
         damaged |= bad
     return loaded, damaged
@@ -92,7 +60,7 @@ def fill_in_place_together(
         fill_in_place(targets, overlapping, files, policy, partial)
         return
     parts = {name: Part.of_whole(files.file_of[name], name, files.entry(name)) for name in targets}
-    grouped = batches([part for name, part in parts.items() if name not in overlapping], *_limits(ranks))
+    grouped = batches([part for name, part in parts.items() if name not in overlapping], *limits(ranks))
     if shared := [part for name, part in parts.items() if name in overlapping]:
         grouped.append(Batch(shared, []))  # one rank fills them all: the order counts
 
@@ -103,98 +71,10 @@ def fill_in_place_together(
 
     devices = {target.device for target in targets.values()}
     synchronize(devices)
-    way = _Way(read, lambda batch: {part.name: targets[part.name] for part in batch.parts})
-    for _ in _rounds(ranks, grouped, way, partial):
+    way = Way(read, lambda batch: {part.name: targets[part.name] for part in batch.parts})
+    for _ in rounds(ranks, grouped, way, partial):
         pass
     synchronize(devices)
-
-
-def _limits(ranks: RankGroup) -> tuple[int, int]:
-    most = max(_ROUND_BYTES // ranks.world, _LEAST_BYTES)
-    return most, most
-
-
-def shares(found: Sequence[Batch], world: int, most: float = inf) -> list[list[Batch | None]]:
-    """Which batch each of ``world`` ranks reads in each round: the largest go to those that have read least.
-
-    A round has at most ``most`` bytes, or a single batch.
-    """
-    read = [0] * world
-    rounds: list[list[Batch | None]] = []
-    left = list(found)[::-1]
-    while left:
-        some = [left.pop()]
-        while left and len(some) < world and sum(batch.nbytes for batch in (*some, left[-1])) <= most:
-            some.append(left.pop())
-        shared: list[Batch | None] = [None] * world
-        least_first = sorted(range(world), key=lambda rank: read[rank])
-        for rank, batch in zip(least_first, sorted(some, key=lambda batch: -batch.nbytes), strict=False):
-            shared[rank] = batch
-            read[rank] += batch.nbytes
-        rounds.append(shared)
-    return rounds
-
-
-def _rounds(
-    ranks: RankGroup, found: Sequence[Batch], way: _Way, partial: PartialLoad, most: float = inf
-) -> Iterator[tuple[Tensors, set[str]]]:
-    """Yield the tensors of all batches, in rounds of at most ``most`` bytes, and the names of damaged ones."""
-    flight: list[_Sent] = []
-    damaged: set[str] = set()
-    began = 0.0
-    for shared in shares(found, ranks.world, most):
-        own, failure = shared[ranks.rank], None
-        read: Tensors = {}
-        bad: set[str] = set()
-        following: list[_Sent] = []
-        try:
-            if own is not None:
-                read, bad = way.read(own)
-            following = _prepared(ranks, shared, read, bad, way)
-        except Exception as error:
-            failure = error
-        if flight:
-            yield _landed(ranks, flight, began, partial), damaged
-        is_read = failure is None or bool(read)
-        with partial.step(read):
-            pass
-        with partial.step(() if is_read or own is None else [part.name for part in own.parts]):
-            said = ranks.agree(failure, bad or None)
-        damaged = {name for names in said if isinstance(names, set) for name in names}
-        flight = _prepared(ranks, shared, read, damaged, way) if damaged else following
-        began = time.perf_counter()
-        with ranks.in_use():
-            for sent in flight:
-                sent.broadcast.start()
-    if flight:
-        yield _landed(ranks, flight, began, partial), damaged
-    ranks.agree()
-
-
-def _prepared(ranks: RankGroup, shared: list[Batch | None], read: Tensors, damaged: set[str], way: _Way) -> list[_Sent]:
-    """What a round will broadcast, and the memory for it."""
-    prepared = []
-    for rank, batch in enumerate(shared):
-        if batch is None:
-            continue
-        names = [part.name for part in batch.parts if part.name not in damaged]
-        tensors = read if rank == ranks.rank else way.memory(batch)
-        tensors = {name: tensors[name] for name in names}
-        prepared.append(_Sent(rank, batch, tensors, Broadcast(ranks, rank, list(tensors.values()))))
-    return prepared
-
-
-def _landed(ranks: RankGroup, flight: list[_Sent], began: float, partial: PartialLoad) -> Tensors:
-    """Wait for a round; return its tensors in the order of the files, and give the transfers to the recorders."""
-    received = [sent for sent in flight if sent.rank != ranks.rank]
-    with partial.step([name for sent in received for name in sent.tensors]), ranks.in_use():
-        for sent in flight:
-            sent.broadcast.wait()
-    for sent in received:
-        parts = [part for part in sent.batch.parts if part.name in sent.tensors]
-        _publish(ranks, sent.rank, parts, sent.tensors, began)
-    in_order = sorted(flight, key=lambda sent: sent.batch.indices)
-    return {name: tensor for sent in in_order for name, tensor in sent.tensors.items()}
 
 
 def read_together(
@@ -210,56 +90,20 @@ def read_together(
         tensors = read_batch(batch, device, policy)
         return dict(zip([part.name for part in batch.parts], tensors, strict=True)), set()
 
-    way = _Way(read, lambda batch: new_memory(batch.parts, places))
+    way = Way(read, lambda batch: new_memory(batch.parts, places))
     with ranks.together():
         files = opened()
         places = dict.fromkeys(files.in_order(), device)
         parts = [Part.of_whole(files.file_of[name], name, files.entry(name)) for name in places]
         compare_loads(ranks, {"function": "safe_open", "memory_budget": budget}, files, places, {}, set())
         whole = inf if budget is None else budget // 2
-        most, first = _limits(ranks) if budget is None else (min(budget // 2, BATCH_BYTES) // ranks.world, _FIRST_BYTES)
-        for found, _ in _rounds(ranks, batches(parts, most, first), way, PartialLoad("load", ()), whole):
+        most, first = limits(ranks) if budget is None else (min(budget // 2, BATCH_BYTES) // ranks.world, _FIRST_BYTES)
+        for found, _ in rounds(ranks, batches(parts, most, first), way, PartialLoad("load", ()), whole):
             try:
                 yield found
             except GeneratorExit:
                 ranks.stop()
                 raise
-
-
-def _publish(ranks: RankGroup, source: int, parts: list[Part], tensors: Tensors, began: float) -> None:
-    seconds = time.perf_counter() - began
-    for file in dict.fromkeys(part.file for part in parts):
-        some = [part for part in parts if part.file is file]
-        verified = all(part.crc is not None for part in some)
-        compared = ", and compared it with its checksums" if verified else ""
-        tool = ranks.backend(tensors[some[0].name].device.type)
-        publish(
-            Transfer(
-                LOAD, file.path, file.format, tool, BROADCAST, f"rank {ranks.global_rank(source)} read it{compared}",
-                sum(part.nbytes for part in some), seconds, False, verified,
-                (UNSEALED,) if file.verify and not verified else (),
-            )
-        )  # fmt: skip
-
-
-def new_memory(parts: Sequence[Part], places: Mapping[str, torch.device]) -> Tensors:
-    """New tensors for whole tensors of files, without values: host memory is one mapping."""
-    host = [part for part in parts if places[part.name].type == "cpu" and part.entry.stride is None and part.nbytes]
-    lines = (-(-part.nbytes // CACHE_LINE) * CACHE_LINE for part in host)
-    *starts, nbytes = accumulate(lines, initial=0)
-    made: Tensors = {}
-    if host:
-        with translate_native_errors(host[0].file.path):
-            memory = HostMapping(nbytes, used=True)
-        for part, start in zip(host, starts, strict=True):
-            storage = bytes_of(memory, start, part.nbytes).untyped_storage()
-            made[part.name] = tensor_on(storage, part.entry.dtype, part.entry.shape)
-    for _, name, (dtype, shape, *_, stride, _), _ in parts:
-        if stride is not None:
-            made[name] = torch.empty_strided(shape, stride, dtype=dtype, device=places[name])
-        elif name not in made:
-            made[name] = torch.empty(shape, dtype=dtype, device=places[name])
-    return made
 
 
 def compare_loads(
@@ -299,3 +143,23 @@ def compare_loads(
         how = " shared with others" if name in overlapping else ""
         tensors[name] = f"{stored}, into memory{how} on {target.device.type} of {target.dtype}{layout}"
     ranks.compare({"argument": arguments, "file": of_files, "tensor": tensors})
+
+
+def new_memory(parts: Sequence[Part], places: Mapping[str, torch.device]) -> Tensors:
+    """New tensors for whole tensors of files, without values: host memory is one mapping."""
+    host = [part for part in parts if places[part.name].type == "cpu" and part.entry.stride is None and part.nbytes]
+    lines = (-(-part.nbytes // CACHE_LINE) * CACHE_LINE for part in host)
+    *starts, nbytes = accumulate(lines, initial=0)
+    made: Tensors = {}
+    if host:
+        with translate_native_errors(host[0].file.path):
+            memory = HostMapping(nbytes, used=True)
+        for part, start in zip(host, starts, strict=True):
+            storage = bytes_of(memory, start, part.nbytes).untyped_storage()
+            made[part.name] = tensor_on(storage, part.entry.dtype, part.entry.shape)
+    for _, name, (dtype, shape, *_, stride, _), _ in parts:
+        if stride is not None:
+            made[name] = torch.empty_strided(shape, stride, dtype=dtype, device=places[name])
+        elif name not in made:
+            made[name] = torch.empty(shape, dtype=dtype, device=places[name])
+    return made

@@ -14,7 +14,7 @@ import torch
 import fastio
 import rank_weights
 from fastio.models.part_batches import Batch
-from fastio.models.rank_loads import shares
+from fastio.models.rank_rounds import shares
 from rank_weights import Model, state_of
 from ranks import Ranks
 
