@@ -216,7 +216,10 @@ def crc32_at(address: int, nbytes: int, value: int = 0) -> int: ...
 def crc32_copy(destination: int, source: int, nbytes: int, value: int = 0) -> int: ...
 def crc32_combine(first: int, second: int, second_nbytes: int) -> int: ...
 def crc32_kernel() -> str: ...
-def resident(fd: int, nbytes: int) -> float: ...
+def memory_checksums(extents: Sequence[tuple[Any, ...]], threads: int) -> list[int]:
+    """Return the CRC-32 of the host memory of each extent."""
+
+def resident(fd: int, nbytes: int, sampled: bool = False) -> float: ...
 def direct_alignment(fd: int) -> tuple[int, int] | None: ...
 def allocate(fd: int, size: int) -> None: ...
 def wait_closed() -> None: ...
@@ -242,9 +245,10 @@ def direct_read(
     depth: int,
     alignment: int,
     threads: int,
+    readers: int,
     control: Control,
 ) -> list[int]:
-    """Return the CRC-32 of each extent. ``threads``: 0 for io_uring."""
+    """Return the CRC-32 of each extent. ``readers`` share a large read; ``threads`` of each do the I/O, 0: io_uring."""
 
 def cached_write(
     fd: int,
@@ -266,6 +270,42 @@ def cached_read(
     cold: bool,
     control: Control,
 ) -> list[int]: ...
+def cuda_copies() -> int:
+    """Return the address of the table by which staged transfers reach CUDA devices. NativeError without a driver."""
+
+def staged_read(
+    fd: int,
+    direct: int,
+    size: int,
+    extents: Sequence[tuple[Any, ...]],
+    span: tuple[int, int, int] | None,
+    devices: Sequence[int],
+    copies: int,
+    buffers: Sequence[int],
+    window: int,
+    control: Control,
+) -> tuple[list[int], bool]:
+    """Return the CRC-32 of each extent, and whether O_DIRECT was refused.
+
+    ``direct``: the descriptor with O_DIRECT, or -1. ``devices``: of each extent the index of its device, or -1 for host
+    memory. ``copies``: the address of the devices' table, or 0 if all memory is the host's. ``buffers``: addresses of
+    staging memory, one a worker, of two windows each. ``window``: bytes, in whole pages.
+    """
+
+def staged_write(
+    fd: int,
+    direct: int,
+    size: int,
+    extents: Sequence[tuple[Any, ...]],
+    patches: Sequence[tuple[Any, ...]],
+    devices: Sequence[int],
+    copies: int,
+    buffers: Sequence[int],
+    window: int,
+    control: Control,
+) -> tuple[list[int], bool]:
+    """As :func:`staged_read`."""
+
 def why_no_spdk() -> str: ...
 
 class BlockStore:

@@ -31,9 +31,16 @@ def tensor(extent: Extent) -> torch.Tensor:
     raise RefusedError(f"memory on {extent.device} is reached through its storage, and this extent names none")
 
 
+def device_of(extent: Extent) -> torch.device:
+    """The device of an extent's memory, with its index."""
+    owner = extent.owner
+    is_known = isinstance(owner, (torch.Tensor, torch.UntypedStorage)) and owner.device.index is not None
+    return owner.device if is_known else tensor(extent).device
+
+
 def synchronize(extents: Sequence[Extent]) -> None:
     """Run :func:`fastio.memory.raw_memory.synchronize` on the devices that hold the extents' memory."""
-    raw_memory.synchronize({tensor(extent).device for extent in extents if extent.device != "cpu"})
+    raw_memory.synchronize({device_of(extent) for extent in extents if extent.device != "cpu"})
 
 
 def _owning_storage(extent: Extent, kind: str) -> torch.UntypedStorage | None:

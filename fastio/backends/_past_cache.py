@@ -1,16 +1,16 @@
 """I/O past the page cache, with O_DIRECT: by io_uring, or by threads for reads where io_uring is forbidden.
 
-Suitably aligned memory is transferred directly, all other memory through a few aligned staging blocks. Two threads
-share a read of 32 MiB or more. They also measure whether this device is faster through staging where staging is not
-needed: a virtual disk may be twice as fast. Queue depths and block sizes are the best measured ones: blocks of
-512 KiB, more of them in flight for reads. Larger blocks gained a few percent on one virtual disk and lost ten times as
-much on another.
+Suitably aligned memory is transferred directly, all other memory through a few aligned staging blocks. Several threads
+share a large read, one for each 16 MiB. On a virtual disk they use staging also where it is not needed, which may be
+twice as fast. Queue depths and block sizes are the best measured ones: blocks of 512 KiB, more of them in flight for
+reads. Larger blocks gained a few percent on one virtual disk and lost ten times as much on another.
 """
 
 from __future__ import annotations
 
 import os
 
+from fastio import config
 from fastio._native import direct_read, direct_write, probe_ring
 from fastio.backends import _files
 from fastio.errors import TransferError
@@ -50,7 +50,7 @@ def write(request: WriteRequest) -> TransportResult:
 
 
 def read(request: ReadRequest, threads: int = 0) -> TransportResult:
-    """Read by io_uring if ``threads`` is 0, otherwise by so many threads.
+    """Read by io_uring if ``threads`` is 0, otherwise by so many threads, which only wait, for each reader.
 
     Raises RefusedError where the system lacks io_uring or the filesystem O_DIRECT.
     """
@@ -59,7 +59,16 @@ def read(request: ReadRequest, threads: int = 0) -> TransportResult:
     block, depth = (_READ_BLOCK, _READ_DEPTH) if span else (_STAGED_BLOCK, _STAGED_DEPTH)
     with direct_io.DirectDescriptor(request.path, request.fd, os.O_RDONLY) as fd, _files.translate_read_errors(request):
         checksums = direct_read(
-            fd, request.size, request.extents, span, block, depth, alignment, threads, request.control
+            fd,
+            request.size,
+            request.extents,
+            span,
+            block,
+            depth,
+            alignment,
+            threads,
+            config.get("io_threads"),
+            request.control,
         )
     return TransportResult("direct", checksums, filled_span=span is not None)
 

@@ -1,9 +1,9 @@
-"""``numpy``: one thread, the page cache, numpy arrays that share the extents' memory.
+"""``numpy``: one thread and the page cache; saves are of numpy arrays that share the extents' memory.
 
 Only the kernel copies bytes, unless a save needs checksums: then arrays are copied to a block that stays in the
-processor's cache, and are checksummed and written from there.
+processor's cache, and are checksummed and written from there. Loads compute checksums of bytes that are still there.
 ``ndarray.tofile`` and ``numpy.fromfile`` use C's buffered files, which lose the errno of a failed write and read into
-new memory. So the arrays are passed to the system calls instead.
+new memory. So the system calls get the memory itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastio._native import crc32_at
+from fastio._native import cached_read
 from fastio.backends import _files, _staged
 from fastio.backends._windows import check, part, windows
 from fastio.files.full_write import write_all
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _WINDOW = 8 << 20
 _BLOCK = 512 << 10
+_READ_BLOCK = 2 << 20  # a huge page, which is filled while it is in the processor's cache
 
 
 class NumpyTransport:
@@ -47,29 +48,12 @@ class NumpyTransport:
 
     def read(self, request: ReadRequest) -> TransportResult:
         """Fill the memory of ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
-        check(request)
-        _files.check_length(request)
-        checksums = [0] * len(request.extents)
         span = request.span
-        at = span.offset if span is not None else 0
-        for window in windows(request.extents, _WINDOW):
-            _files.stop_if_cancelled(request.control, request.path)
-            if span is not None:  # also the bytes between extents
-                name = request.extents[window.pieces[0].extent].name
-                target = _array(span.address + at - span.offset, window.end - at)
-                _files.read_all(request.path, request.fd, target.data, at, name)
-                at = window.end
-            else:
-                for piece in window.pieces:
-                    extent = part(request.extents, piece)
-                    target = _array(extent.address, extent.nbytes)
-                    _files.read_all(request.path, request.fd, target.data, extent.offset, extent.name)
-            for piece in window.pieces:
-                extent = part(request.extents, piece)
-                if extent.checksum:
-                    checksums[piece.extent] = crc32_at(extent.address, extent.nbytes, checksums[piece.extent])
-            request.control.advance(window.nbytes)
-        return TransportResult("cached", checksums, filled_span=span is not None and at == span.offset + span.nbytes)
+        with _files.translate_read_errors(request):
+            checksums = cached_read(
+                request.fd, request.size, request.extents, span, _READ_BLOCK, 1, False, request.control
+            )
+        return TransportResult("cached", checksums, filled_span=span is not None)
 
 
 def _gather(extent: Extent, address: int) -> None:

@@ -1,7 +1,8 @@
-"""``pinned``: device memory through a ring of pinned staging buffers; copies on a side stream overlap with disk I/O.
+"""``pinned``: device memory through pinned staging buffers, by native threads.
 
-A save copies device → staging, computes the checksums there, and writes. A load reads, computes the checksums, and
-copies staging → device. The ring bounds the staging memory, whatever the size of the transfer.
+Each thread has staging memory and streams of its own (``native/transfer/staged.hpp``). It reads a window of the file,
+checks it, and starts its copy to the device; or it copies a window from the device, computes its checksum and writes
+it, while the copy of its next window runs. The staging memory is bounded, whatever the size of the transfer.
 
 The host computes the checksums, though a device could (:meth:`fastio.devices.Accelerator.crc32_of_ranges`): they are
 those of the staged bytes, which are written even if the tensor has changed meanwhile.
@@ -9,112 +10,139 @@ those of the staged bytes, which are written even if the tensor has changed mean
 
 from __future__ import annotations
 
-import ctypes
-from concurrent.futures import Future, ThreadPoolExecutor
+import contextlib
+from collections.abc import Iterator, Sequence
 
-from fastio.backends import _files
-from fastio.backends._checksums import Checksums
-from fastio.backends._copies import Copies, DeviceCopies
-from fastio.backends._direct import DirectFile
-from fastio.backends._pipeline import Pipeline, Wait
-from fastio.backends._windows import Window, check, part, windows
+import torch
+
+from fastio import config, devices
+from fastio._native import staged_read, staged_write
+from fastio.backends import _files, _memory
+from fastio.backends._direct import direct_descriptor
+from fastio.devices import copy_errors
+from fastio.errors import RefusedError, ToolUnavailableError
 from fastio.memory.staging_buffers import PAGE, Lease, StagingRing
+from fastio.runtime.native_errors import translate_native_errors
+from fastio.transports.extent_rows import total_nbytes
 from fastio.transports.transport import Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
-_BUFFERS = 4
-_BUFFER_BYTES = 8 << 20
-_WRITERS = 2  # disks write best from a shallow queue, and read best from a deep one
+# Small windows stay in the processor's cache until the device has read them.
+_WINDOW, _LEAST_WINDOW = 2 << 20, 512 << 10
+_MOST_THREADS, _LEAST_PER_THREAD = 16, 1 << 20  # of one transfer
+_BUFFERS = 2 * _MOST_THREADS  # so that two transfers at once have all they want: 128 MiB
+# Past the page cache, threads mostly wait. A disk reads best from a deep queue, and writes best from a shallow one.
+_DIRECT_READERS, _DIRECT_WRITERS = 8, 4
+_POLL_SECONDS = 0.1  # between two checks whether a transfer that waits for staging memory was cancelled
+_HOST = -1  # the place of an extent that no device holds
 
 
 class PinnedTransport:
-    """Staged transfers of an accelerator's memory, or of host memory with :class:`ThreadCopies`.
+    """Staged transfers of memory of the accelerators here, or, with ``device="cpu"``, of host memory.
 
-    Raises ToolUnavailableError where that kind of copy does not work.
+    Raises ToolUnavailableError where there is no accelerator that native code can copy to.
     """
 
     name = "pinned"
 
-    def __init__(self, copies: type[Copies] = DeviceCopies) -> None:
-        self.capabilities = Capabilities(devices=copies.kinds(), checksums=True)
-        self.ring = StagingRing(_BUFFERS, _BUFFER_BYTES, copies.pin_for())
-        self._copies = copies
+    def __init__(self, device: str | None = None) -> None:
+        self._copies = {} if device == "cpu" else _native_copies()
+        self.capabilities = Capabilities(devices=frozenset(self._copies or {"cpu"}), checksums=True)
+        pin_for = devices.of(next(iter(self._copies))) if self._copies else None
+        self.ring = StagingRing(_BUFFERS, 2 * _WINDOW, pin_for)
 
     def write(self, request: WriteRequest) -> TransportResult:
         """Write ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
-        check(request)
-        checksums = Checksums(request.extents, request.patches)
-        copies = self._copies()
-        writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="fastio-pinned")
+        places = self._places(request.extents)
         # Without durability, writing into the page cache is fastest.
-        with DirectFile(request, direct=request.durable) as file:
-
-            def gather(window: Window, buffer: Lease) -> Wait:
-                begin, end = _whole_pages(window, request.size)
-                at = begin
-                for piece in window.pieces:
-                    _zero(buffer, at - begin, piece.offset - begin)
-                    copies.to_host(buffer.address + piece.offset - begin, part(request.extents, piece))
-                    at = piece.end
-                _zero(buffer, at - begin, end - begin)
-                return copies.mark()
-
-            def store(window: Window, buffer: Lease) -> Wait:
-                begin, end = _whole_pages(window, request.size)
-                checksums.take(window, begin, buffer)
-                written: Future[None] = writers.submit(file.write, buffer.view[: end - begin], begin)
-                return written.result
-
-            def settle() -> None:
-                writers.shutdown(wait=True)
-                copies.close()
-
-            pipeline = Pipeline(self.ring, request.control, request.path, ahead=1)
-            pipeline.run(windows(request.extents, _BUFFER_BYTES), gather, store, settle)
-        return TransportResult("bounce", checksums.result(), file.notes)
+        with direct_descriptor(request, request.durable) as (direct, notes):
+            threads = config.get("io_threads")
+            wanted = threads if direct < 0 else min(max(threads, 2), _DIRECT_WRITERS)
+            with self._staging(request, wanted) as (buffers, window), translate_native_errors(request.path):
+                checksums, refused = staged_write(
+                    request.fd,
+                    direct,
+                    request.size,
+                    request.extents,
+                    request.patches,
+                    *places,
+                    buffers,
+                    window,
+                    request.control,
+                )
+        return TransportResult("bounce", checksums, _noted(notes, refused))
 
     def read(self, request: ReadRequest) -> TransportResult:
         """Fill the memory of ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
-        check(request)
-        _files.check_length(request)
-        checksums = Checksums(request.extents)
-        copies = self._copies()
-        readers = ThreadPoolExecutor(_BUFFERS, thread_name_prefix="fastio-pinned")
-        with DirectFile(request, direct=not request.resident) as file:
+        places = self._places(request.extents)
+        with direct_descriptor(request, not request.resident) as (direct, notes):
+            threads = config.get("io_threads")
+            wanted = threads if direct < 0 else max(threads, _DIRECT_READERS)
+            with self._staging(request, wanted) as (buffers, window), _files.translate_read_errors(request):
+                checksums, refused = staged_read(
+                    request.fd,
+                    direct,
+                    request.size,
+                    request.extents,
+                    request.span,
+                    *places,
+                    buffers,
+                    window,
+                    request.control,
+                )
+        return TransportResult("bounce", checksums, _noted(notes, refused))
 
-            def fetch(window: Window, buffer: Lease) -> Wait:
-                begin, _ = _whole_pages(window, request.size)
-                name = request.extents[window.pieces[0].extent].name
-                return readers.submit(file.read, buffer.view, window.end - begin, begin, name).result
+    def _places(self, extents: Sequence[Extent]) -> tuple[list[int], int]:
+        """The index of each extent's device, ``_HOST`` for host memory, and the address of the devices' copies or 0.
 
-            def scatter(window: Window, buffer: Lease) -> Wait:
-                begin, _ = _whole_pages(window, request.size)
-                for target in _targets(request, window):
-                    copies.from_host(target, buffer.address + target.offset - begin)
-                checksums.take(window, begin, buffer)
-                return copies.mark()
+        Waits for all work on these devices: kernels that compute a saved tensor, or that still use memory which torch
+        reused for a loaded one, may be on any stream of any thread.
+        """
+        found = [_HOST if extent.device == "cpu" else _memory.device_of(extent) for extent in extents]
+        used = {device for device in found if isinstance(device, torch.device)}
+        kinds = {device.type for device in used}
+        if len(kinds) > 1 or not kinds <= self._copies.keys():
+            raise RefusedError(
+                f"native code copies to {', '.join(self._copies) or 'no device'}, not to {sorted(kinds)}"
+            )
+        with copy_errors():
+            for device in used:
+                devices.of(device).synchronize(device)
+        places = [place.index if isinstance(place, torch.device) else place for place in found]
+        return places, self._copies[kinds.pop()] if kinds else 0
 
-            def settle() -> None:
-                readers.shutdown(wait=True)
-                copies.close()
+    @contextlib.contextmanager
+    def _staging(self, request: ReadRequest | WriteRequest, threads: int) -> Iterator[tuple[list[int], int]]:
+        """Staging memory for up to so many threads, one address each, and the size of a window.
 
-            pipeline = Pipeline(self.ring, request.control, request.path, ahead=_BUFFERS)
-            pipeline.run(windows(request.extents, _BUFFER_BYTES), fetch, scatter, settle)
-        return TransportResult("bounce", checksums.result(), file.notes)
+        If other transfers use all of it, this waits until one of them has ended. RefusedError if it is cancelled then.
+        """
+        nbytes = total_nbytes(request.extents)
+        threads = max(1, min(threads, _MOST_THREADS, nbytes // _LEAST_PER_THREAD))
+        window = min(max(-(-nbytes // (2 * threads * PAGE)) * PAGE, _LEAST_WINDOW), _WINDOW)
+        leases: list[Lease] = []
+        try:
+            while not leases:
+                _files.stop_if_cancelled(request.control, request.path)
+                leases = self.ring.lease_some(threads, _POLL_SECONDS)
+            yield [lease.address for lease in leases], window
+        finally:
+            for lease in leases:
+                lease.release()
 
 
-def _whole_pages(window: Window, size: int) -> tuple[int, int]:
-    """The pages that hold a window, in a file of ``size`` bytes; they hold no byte of another window."""
-    return window.begin // PAGE * PAGE, min((window.end + PAGE - 1) // PAGE * PAGE, size)
+def _native_copies() -> dict[str, int]:
+    """The address of the native copies of each kind of accelerator that is here and has some."""
+    found: dict[str, int] = {}
+    lacking: list[ToolUnavailableError] = []
+    for accelerator in devices.available():
+        try:
+            found[accelerator.kind] = accelerator.native_copies()
+        except ToolUnavailableError as error:
+            lacking.append(error)
+    if not found:
+        raise lacking[0] if lacking else ToolUnavailableError("pinned", *devices.of("cuda").why_unavailable())
+    return found
 
 
-def _zero(buffer: Lease, begin: int, end: int) -> None:
-    ctypes.memset(buffer.address + begin, 0, end - begin)
-
-
-def _targets(request: ReadRequest, window: Window) -> list[Extent]:
-    """The memory that a window fills. With a span it is one extent, which includes the bytes between extents."""
-    parts = [part(request.extents, piece) for piece in window.pieces]
-    if request.span is None:
-        return parts
-    address = request.span.address + window.begin - request.span.offset
-    return [Extent(window.begin, window.end - window.begin, address, False, parts[0].device, parts[0].owner)]
+def _noted(notes: tuple[str, ...], refused: bool) -> tuple[str, ...]:
+    return (*notes, "through the page cache: O_DIRECT was refused") if refused else notes

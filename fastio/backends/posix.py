@@ -20,8 +20,9 @@ _READ_BLOCK = 2 << 20
 # Bytes per thread: below this a second thread costs more than it saves. For reads from the disk it always does: the
 # kernel reads ahead of one sequential reader, and reads ahead better with advice.
 _LEAST_WRITTEN, _LEAST_READ = 4 << 20, 2 << 20
-_LEAST_AHEAD = 1 << 20
-_DIRECT_THREADS = 4  # past the page cache, where they only wait; more gain nothing
+_LEAST_AHEAD, _LEAST_PAST = 1 << 20, 4 << 20
+_MOST_WRITERS = 4  # the kernel lets one thread at a time write into a file; the others gather and check meanwhile
+_DIRECT_THREADS = 4  # of a reader past the page cache, where they only wait; more gain nothing
 
 
 class PosixTransport:
@@ -45,7 +46,7 @@ class PosixTransport:
                 request.extents,
                 request.patches,
                 _WRITE_BLOCK,
-                _threads(request.size, _LEAST_WRITTEN),
+                min(_threads(request.size, _LEAST_WRITTEN), _MOST_WRITERS),
                 request.durable,
                 request.control,
             )
@@ -54,9 +55,9 @@ class PosixTransport:
     def read(self, request: ReadRequest) -> TransportResult:
         threads, notes = _threads(request.size, _LEAST_READ), tuple[str, ...]()
         cold = request.size >= _LEAST_AHEAD and not _is_resident(request)
-        if cold and threads > 1:
+        if cold:
             threads = 1
-            if not request.cached and self._reads_past_cache:
+            if request.size >= _LEAST_PAST and not request.cached and self._reads_past_cache:
                 try:
                     return _past_cache.read(request, _DIRECT_THREADS)
                 except RefusedError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 import click
 import torch
 
-from fastio import config
+from fastio import config, processors
 from fastio._native import __file__, crc32_kernel
 from fastio.cli.files import check_folder
 from fastio.cli.messages import echo_json, escaped
@@ -61,7 +62,8 @@ def _answers(folder: str) -> dict[str, str]:
         "versions": ", ".join(f"{name} {number}" for name, number in _versions().items()),
         "Python": platform.python_version(),
         "kernel": f"{platform.system()} {platform.release()}, {platform.machine()}",
-        "processors": str(len(os.sched_getaffinity(0))),
+        "processors": _processors(),
+        "I/O threads": _io_threads(),
         "GPU": ", ".join(gpus) or "none that torch sees",
         "native module": f"{__file__} (CRC-32: {crc32_kernel()})",
         "filesystem": f"{marks.filesystem} on {marks.device}, {shutil.disk_usage(folder).free / 1e9:.1f} GB free",
@@ -71,6 +73,18 @@ def _answers(folder: str) -> dict[str, str]:
         "dictionaries": where or "not kept: there is no home directory; set FASTIO_DICTIONARY_DIR to a folder",
         "settings": ", ".join(changed) or "all by default",
     }
+
+
+def _processors() -> str:
+    limit = processors.cgroup_limit()
+    affinity = f"{len(os.sched_getaffinity(0))} that this process may run on"
+    return affinity if limit == math.inf else f"{affinity}; its cgroups allow it the time of {limit:g}"
+
+
+def _io_threads() -> str:
+    setting = config.SETTINGS["io_threads"]
+    source = f"{setting.environment}" if _is_set(setting) else "one for each processor, 16 at most"
+    return f"{config.get(setting.name)} ({source})"
 
 
 def _is_set(setting: config.Setting) -> bool:

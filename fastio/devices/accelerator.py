@@ -48,6 +48,14 @@ class Accelerator(abc.ABC):
         """Device memory as kvikio takes it."""
         return self.bytes_at(address, nbytes)
 
+    def native_copies(self) -> int:
+        """The address of a table of functions by which native code copies to and from these devices.
+
+        ``native/device/device_copies.hpp`` says what they do. The table stays valid. ToolUnavailableError if there is
+        none.
+        """
+        raise ToolUnavailableError("pinned", f"fastio has no native copies for {self.kind} devices")
+
     def crc32_of_ranges(self, ranges: Sequence[tuple[int, int]], device: torch.device) -> list[int]:
         """The CRC-32 of each range of a device's memory, (address, bytes), computed there, as ``zlib.crc32`` would.
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from fastio._native import cuda_copies
 from fastio.devices.accelerator import Accelerator
-from fastio.errors import RefusedError
+from fastio.errors import RefusedError, ToolUnavailableError
+from fastio.runtime.native_errors import NativeError
 
 _torch: Any = torch._C
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for every device, not only for the current one
@@ -51,6 +53,14 @@ class Cuda(Accelerator):
     def kvikio_memory(self, address: int, nbytes: int) -> Any:
         """See :class:`Accelerator`."""
         return CudaBytes(address, nbytes)
+
+    def native_copies(self) -> int:
+        """See :class:`Accelerator`: by the driver's own library. ROCm has none."""
+        try:
+            return cuda_copies()
+        except NativeError as error:
+            reason = f"native code cannot copy to the GPU: {error.args[1]}"
+            raise ToolUnavailableError("pinned", reason, "it needs NVIDIA's driver, libcuda.so.1") from None
 
     def crc32_of_ranges(self, ranges: Sequence[tuple[int, int]], device: torch.device) -> list[int]:
         """See :class:`Accelerator`: by a kernel that CuPy compiles."""

@@ -28,6 +28,7 @@ UNLISTED_SPEED, UNLISTED_CURVE = 0.5, 0.6  # of a tool without a prior
 FIRST_MEAN, FIRST, FIRST_OWN = 0.3, 0.8, 0.3  # logarithm that a first call adds; its deviations, of all tools and one
 LEVEL_STEP, SPEED_STEP = 0.02, 0.006  # deviations of the random walks' steps, for each call
 CHANGED_LEVEL, CHANGED_SPEED, CHANGED_CURVE = 0.6, 0.9, 0.3  # deviations added when a speed has changed
+SPED_UP_LEVEL = 2.0  # the level's, when a tool is faster than it ever was: a busy machine is the likely reason
 BENT = 2.0  # deviation added to the common curve at a size whose first time is far from the expected one
 RENEWED = 0.5  # deviation added to all speeds by a renewal
 STALLS, STALL = 0.05, 0.7  # share of calls that meet a stall of the machine; mean of the logarithm that it adds
@@ -77,6 +78,11 @@ class CostModel:
         covariance = place.weights @ self._covariance[np.ix_(place.terms, place.terms)] @ place.weights.T
         return place.priors + place.weights @ self._mean[place.terms], covariance
 
+    def excess(self, tool: str, bucket: int) -> float:
+        """The logarithm of a tool's expected time at a bucket over what the prior has it take, beside other tools."""
+        terms = self._knots(tool, bucket, TOOL_KNOT)
+        return self.speed(tool) + sum(float(self._mean[index]) * share for index, share in terms.items())
+
     def speed(self, tool: str) -> float:
         """The logarithm of the tool's present time over its usual time."""
         return float(self._mean[self._terms[tool, 0, 0]])
@@ -114,9 +120,9 @@ class CostModel:
         for index in self._knots(tool, bucket, TOOL_KNOT):
             self._covariance[index, index] += UNLISTED_CURVE**2
 
-    def change(self, seen: Prediction, residual: float, noise: float) -> None:
+    def change(self, seen: Prediction, residual: float, noise: float, level: float = CHANGED_LEVEL) -> None:
         """As :meth:`update`, after a change of the tool's or the machine's speed: both may move far."""
-        self._widen(_LEVEL, CHANGED_LEVEL)
+        self._widen(_LEVEL, level)
         self._widen((seen.tool, 0, 0), CHANGED_SPEED)
         for key in [key for key in self._terms if key[0] == seen.tool and key[1] > 0]:
             self._widen(key, CHANGED_CURVE)

@@ -13,7 +13,8 @@ from fastio.dicts import fingerprint
 from fastio.dicts.dictionary import LOCK, Dictionary, RDic, WDic
 from fastio.dicts.fingerprint import Fingerprint
 from fastio.dicts.first import SMALL_NBYTES, FirstTransfer
-from fastio.dicts.storage import Store, shipped_rules
+from fastio.dicts.shipped import shipped_rules
+from fastio.dicts.storage import Store
 from fastio.dicts.wrdic import MODES, WRDic
 
 MOST_NAMED = 16

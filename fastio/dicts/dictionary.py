@@ -18,6 +18,7 @@ from fastio.dicts.files import errors_naming, read_plain, write_plain
 from fastio.dicts.json_form import MOST_CONTEXTS, parse_tuner, parse_tuners, plain_tuners
 from fastio.dicts.priors import Rule, parse_rules, rule_for
 from fastio.dicts.renewal import Renewal
+from fastio.dicts.shipped import shipped_rules
 from fastio.dicts.sizes import bucket_of
 from fastio.dicts.tuner import Tuner
 from fastio.errors import DictionaryError, quoted
@@ -247,11 +248,7 @@ class Dictionary:
         return tuner
 
     def _rule(self, context: Context) -> Rule:
-        if self._rules is None:
-            from fastio.dicts.storage import shipped_rules
-
-            return rule_for(shipped_rules(), context)
-        return rule_for(self._rules, context)
+        return rule_for(shipped_rules() if self._rules is None else self._rules, context)
 
 
 class WDic(Dictionary):

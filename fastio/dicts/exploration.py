@@ -18,7 +18,7 @@ from fastio.dicts.tool_record import BLANK, Budget, ToolRecord, Try
 TRIES, MOST_TRIES = 0.005, 4.0  # share of the time for all tries, and usual calls to begin with
 FIRST_TRIES = 1.5  # usual calls at once for each tool that was not measured near a size yet
 ENOUGH_FIRST_CALLS = 2  # of other processes, near a size: the tool counts as measured there
-FREE_SECONDS, MOST_SHARE = 0.01, 0.05  # of all that was spent, for tries beside a tool with a prior
+FREE_SECONDS, MOST_SHARE = 0.01, 0.03  # and share of this process's time, for all tries beside a tool with a prior
 PAYBACK = 6.0  # the expected savings since the last call must be so many times the cost of a try
 FEW_TIMES_GAIN = (0.03, 0.03, 0.01)  # share of a call, added for a tool with 0, 1, 2 times: they may be outliers
 LEAST_SHARE = 0.0005  # of the time, for trying one tool
@@ -34,11 +34,13 @@ PENDING_CALLS = 16  # a try without a time is given up after so many calls
 class Exploration:
     """The time spent in one context, and the share of it that tries may take.
 
-    ``spent``: seconds of all calls. ``usual``: mean seconds of the last calls. ``tries``: the budget for all tools
-    except those that became slower.
+    ``spent``: seconds of all calls of this process, and of the stored ones of tools without a prior. ``paid``: of them,
+    for tries. ``usual``: mean seconds of the last calls. ``tries``: the budget for all tools except those that became
+    slower.
     """
 
     spent: float = 0.0
+    paid: float = 0.0
     usual: float = 0.0
     tries: Budget = field(default_factory=lambda: Budget(TRIES, credit=MOST_TRIES))
     _calls: int = 0
@@ -73,8 +75,8 @@ class Exploration:
                 own = Budget(max(gain / PAYBACK, LEAST_SHARE), begun, credit=0.0 if seen else FIRST_TRIES)
                 budget = self.tries
                 at = max(own.due(cost, self.usual), budget.due(cost, self.usual))
-                if plan.has_prior:  # a program may end after a few large calls, and what ships is seldom wrong
-                    at = max(at, (budget.paid + cost - FREE_SECONDS) / MOST_SHARE)
+            if plan.has_prior:  # a program may end after a few large calls, and what ships is seldom wrong
+                at = max(at, (self.paid + cost - FREE_SECONDS) / MOST_SHARE)
             if self.spent < at:
                 due = min(due, at)
             elif gain > most:
@@ -84,7 +86,9 @@ class Exploration:
     def pay(self, record: ToolRecord, tried: Try, seconds: float) -> None:
         """Charge the seconds that a try took beyond the best tool's to the budget of the try."""
         most = MOST_COST * max(tried.seconds, self.usual)
-        tried.budget.paid += TRY_SECONDS + max(min(seconds - tried.seconds, most), 0.0)
+        cost = TRY_SECONDS + max(min(seconds - tried.seconds, most), 0.0)
+        tried.budget.paid += cost
+        self.paid += cost
         record.tried = None
 
 

@@ -58,7 +58,10 @@ class Prior:
 
 
 class Rule(NamedTuple):
-    """A rule. ``where`` maps fields of the context to the values that it holds for; ``text`` is the rule as written."""
+    """A rule. ``where`` maps fields of the context to the values that it holds for; ``text`` is the rule as written.
+
+    A device may be a whole class: ``"cuda"`` holds for every ``"cuda <model>"``.
+    """
 
     where: Mapping[str, Sequence[object]]
     prior: Prior
@@ -66,7 +69,14 @@ class Rule(NamedTuple):
 
     def holds(self, context: Context) -> bool:
         """Whether the rule holds for this context."""
-        return all(getattr(context, name) in values for name, values in self.where.items())
+        fields = context._asdict()
+        others = all(fields[name] in values for name, values in self.where.items() if name != "device")
+        return others and ("device" not in self.where or self.label(context.device) > 0)
+
+    def label(self, device: str) -> int:
+        """The length of the rule's label that is the device or its class; 0 if there is none."""
+        labels = self.where.get("device", ())
+        return max((len(str(one)) for one in labels if device == one or device.startswith((f"{one} ", f"{one},"))), default=0)
 
 
 NOTHING = Rule({}, Prior([(0, {})]), {})
@@ -82,8 +92,9 @@ def usual_doubt(nbytes: float) -> float:
 
 
 def rule_for(rules: Iterable[Rule], context: Context) -> Rule:
-    """The first rule that holds for the context; :data:`NOTHING` if none does."""
-    return next((rule for rule in rules if rule.holds(context)), NOTHING)
+    """Of the rules that hold for the context, the first with the closest label of its device; else :data:`NOTHING`."""
+    held = (rule for rule in rules if rule.holds(context))
+    return max(held, key=lambda rule: rule.label(context.device), default=NOTHING)
 
 
 def parse_rules(texts: object) -> list[Rule]:

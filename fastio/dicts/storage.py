@@ -1,21 +1,18 @@
-"""Dictionaries on disk: those that ship with fastio, and those that are learned, merged with other processes' times."""
+"""Learned dictionaries on disk, merged with other processes' times."""
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from fastio.dicts.context import Context
 from fastio.dicts.dictionary import LOCK, Dictionary
-from fastio.dicts.files import clear_leftovers, errors_naming, locked, read_plain, write_plain
+from fastio.dicts.files import clear_leftovers, locked, read_plain, write_plain
 from fastio.dicts.fingerprint import Fingerprint
 from fastio.dicts.json_form import parse_contexts, parse_tuner, plain_tuners
-from fastio.dicts.priors import Rule, parse_rules
 from fastio.dicts.tool_record import Samples
 from fastio.dicts.tuner import Tuner
 from fastio.errors import DictionaryError
@@ -23,19 +20,7 @@ from fastio.errors import DictionaryError
 WRITE_EVERY_SECONDS = 60.0
 WRITE_EVERY_CALLS = 64
 
-_SHIPPED = ("wdic.json", "rdic.json")
 _NOT_KEPT = "what was learned cannot be kept; set FASTIO_DICTIONARY_DIR to a writable folder"
-
-
-@functools.cache
-def shipped_rules() -> Sequence[Rule]:
-    """The priors that ship with fastio."""
-    rules: list[Rule] = []
-    for name in _SHIPPED:
-        path = Path(__file__).with_name(name)
-        with errors_naming(path):
-            rules += parse_rules(read_plain(path).get("priors", []))
-    return rules
 
 
 class Store:

@@ -49,13 +49,13 @@ class Samples:
 
     def merge(self, newer: Samples) -> None:
         """Append the fresh times of the same tool and bucket in another process."""
-        kept = [] if newer.rewritten else self.values
-        self.values = [*kept, *_last(newer.values, newer.fresh)][-KEPT:]
-        self.firsts = [*self.firsts, *_last(newer.firsts, newer.fresh_firsts)][-KEPT:]
+        kept = Samples() if newer.rewritten else self
+        self.values = [*kept.values, *_last(newer.values, newer.fresh)][-KEPT:]
+        self.firsts = [*kept.firsts, *_last(newer.firsts, newer.fresh_firsts)][-KEPT:]
 
-    def clear(self) -> None:
-        """Drop the times, here and on disk."""
-        self.values, self.fresh, self.rewritten = [], 0, True
+    def expire(self) -> None:
+        """Drop the times on disk, and those of this process that are not there yet."""
+        self.fresh, self.fresh_firsts, self.rewritten = 0, 0, True
 
     def written(self) -> None:
         self.fresh = self.fresh_firsts = 0
@@ -134,9 +134,11 @@ class ToolRecord:
         """Whether the tool failed lately and is not to be tried yet."""
         return self.failure is not None and call < self.failure.until
 
-    def doubt(self, spent: float) -> None:
-        """Begin a new budget for trying the tool again, which is or may be slower than before."""
+    def doubt(self, spent: float, speed_before: float | None = None) -> None:
+        """Begin a new budget for trying the tool again, which may be slower than before, when it had this speed."""
         self.recovery = Budget(LOOKS, spent, credit=FIRST_LOOK)
+        if speed_before is not None:
+            self.speed_before = speed_before if self.speed_before is None else min(self.speed_before, speed_before)
 
 
 BLANK = ToolRecord()

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastio.dicts.choice import FIRST_CALLS, MEASURED, NEARBY, PRIOR, UNKNOWN, Choice, Opinion, Plan
-from fastio.dicts.cost_model import CostModel
+from fastio.dicts.cost_model import SPED_UP_LEVEL, CostModel, Prediction
 from fastio.dicts.exploration import BAND, TRIES, Exploration
 from fastio.dicts.priors import NOTHING, Rule
 from fastio.dicts.sizes import SHAPES, bucket_nbytes, bucket_of, shape
@@ -26,6 +26,7 @@ PLAN_AGE = 512  # a plan ends after so many calls of choose and observe together
 MOVED = 0.1  # an expected time moves by this logarithm
 AGREES, MOST_WAITING = 0.3, 32  # logarithm: times this near to the expected one wait, until there are so many
 SURPRISE = 3.0  # deviations: a tool's first time near a size that is so far off bends the curve and is no change
+FAR = 1.0  # logarithm: times that are so far from the expected ones were measured in a busy spell, or these were
 RETURNED = 0.1  # logarithm: a tool this near to its old speed is as fast as before
 FIRST_NOISE = 0.35  # standard deviation of a first call's time
 ELSEWHERE_CALLS = 100  # calls of other processes that are assumed since the stored times were measured
@@ -120,7 +121,12 @@ class Tuner:
         if record.tried is not None:
             self._exploration.pay(record, record.tried, seconds)
         if first:
-            self._model.update(self._model.predict(tool, bucket, value, first=True), FIRST_NOISE**2)
+            seen, later = (self._model.predict(tool, bucket, value, first=one) for one in (True, False))
+            if _is_fast(seen, FIRST_NOISE**2) or _is_fast(later, record.detector.noise**2):
+                self._sped_up(seen, FIRST_NOISE**2)
+                cell.fresh_firsts = 1  # the others are not stored
+            else:
+                self._model.update(seen, FIRST_NOISE**2)
         else:
             news = self._learn(tool, bucket, value) > MOVED or news
         if news:
@@ -140,7 +146,8 @@ class Tuner:
         self._drop_plans()
         for record in self.records.values():
             for cell in record.samples.values():
-                cell.clear()
+                cell.values = []
+                cell.expire()
 
     def times(self, nbytes: float, candidates: Sequence[str], *, keep: bool = False) -> dict[str, float]:
         """Seconds expected of each candidate that was measured at or near the size and does not fail, fastest first.
@@ -220,8 +227,7 @@ class Tuner:
     def _opinion(self, tool: str, bucket: int, first: bool, mean: float, variance: float) -> Opinion:
         record = self.records.get(tool, BLANK)
         penalty = slowdown = record.detector.penalty
-        if record.speed_before is not None:
-            slowdown += max(self._model.speed(tool) - record.speed_before, 0.0)
+        slowdown += self._slowdown(tool, bucket, record)
         samples, nearby = record.count(bucket)
         source = PRIOR if self.rule.prior.lists(tool) else UNKNOWN
         if nearby or any(cell.firsts for cell in record.samples.values()):
@@ -240,13 +246,16 @@ class Tuner:
                 self._model.bend(tool, bucket, common)
                 return abs(self._model.update(self._model.predict(tool, bucket, value), noise))
         doubted = detector.suspicion > 0
-        if detector.detect(seen.residual, seen.variance + noise):
+        slowed = self._slowdown(tool, bucket, record) > 0
+        if detector.detect(seen.residual, seen.variance + noise, slowed):
             if seen.residual > 0:  # remember the old speed while the tool is slower
-                speed = self._model.speed(tool)
-                record.speed_before = speed if record.speed_before is None else min(record.speed_before, speed)
-                detector.slowed = True
-                record.doubt(self._exploration.spent)
-            self._model.change(seen, min(seen.residual, detector.suspicion or seen.residual), noise)
+                record.doubt(self._exploration.spent, self._model.speed(tool))
+                self._model.change(seen, min(seen.residual, detector.suspicion or seen.residual), noise)
+            elif slowed:
+                self._model.change(seen, seen.residual, noise)
+            else:
+                self._sped_up(seen, noise)
+                record.cell(bucket).fresh = 1
             detector.suspicion, moved = 0.0, math.inf
         else:
             moved = self._model.update(seen, noise / calls)
@@ -256,8 +265,31 @@ class Tuner:
             record.doubt(self._exploration.spent)
             moved = math.inf
         if record.speed_before is not None and self._model.speed(tool) < record.speed_before + RETURNED:
-            record.speed_before, detector.slowed = None, False
+            record.speed_before = None
         return abs(moved)
+
+    def _slowdown(self, tool: str, bucket: int, record: ToolRecord) -> float:
+        """By which logarithm a tool is slower than before, or where that is unknown, far slower than the prior has it.
+
+        0 if it is not.
+        """
+        if record.speed_before is not None:
+            return max(self._model.speed(tool) - record.speed_before, 0.0)
+        if not record.samples or not self.rule.prior.lists(tool):
+            return 0.0
+        excess = self._model.excess(tool, bucket)
+        return excess if excess > FAR else 0.0
+
+    def _sped_up(self, seen: Prediction, noise: float) -> None:
+        """Learn that a tool is faster than it ever was. The machine is, most likely, so the other tools are too.
+
+        All times were taken while it was slower, some perhaps before that: none is stored any longer.
+        """
+        self._model.change(seen, seen.residual, noise, SPED_UP_LEVEL)
+        if seen.residual < -FAR:
+            for record in self.records.values():
+                for cell in record.samples.values():
+                    cell.expire()
 
     def _learn_waiting(self) -> None:
         """Count the calls since the last time, and learn the values that wait."""
@@ -279,5 +311,10 @@ class Tuner:
             if values:
                 seen = self._model.predict(tool, bucket, median(values) - SHAPES[bucket], first)
                 self._model.update(seen, noise**2 / len(values), stalls=False)
-                for value in values:
+                for value in values if not self.rule.prior.lists(tool) else ():
                     self._exploration.count(math.exp(min(value, 100.0)))
+
+
+def _is_fast(seen: Prediction, noise: float) -> bool:
+    """Whether a call was so fast that its tool, or the machine, must be faster than expected."""
+    return seen.residual < -SURPRISE * math.sqrt(seen.variance + noise)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import torch
 
-from fastio import devices
-from fastio._native import crc32, crc32_at, crc32_combine
+from fastio import config, devices
+from fastio._native import crc32, crc32_at, crc32_combine, memory_checksums
 from fastio.errors import ToolUnavailableError
 from fastio.formats.layout import Layout, address_of
 from fastio.memory.raw_memory import storage_bytes
@@ -48,11 +48,15 @@ def of_extents(extents: Sequence[Extent]) -> Checksums:
     """Compute the CRCs that extents ask for. All work on their memory must have ended."""
     values = [0] * len(extents)
     on_devices: dict[torch.device, list[int]] = {}
+    on_host: list[int] = []
     for index, extent in enumerate(extents):
         if extent.checksum and extent.device == "cpu":
-            values[index] = of_extent(extent)
+            on_host.append(index)
         elif extent.checksum:
             on_devices.setdefault(extent.owner.device, []).append(index)
+    of_host = memory_checksums([extents[index] for index in on_host], config.get("io_threads")) if on_host else []
+    for index, value in zip(on_host, of_host, strict=True):
+        values[index] = value
     notes: list[str] = []
     for device, indices in on_devices.items():
         own = [extents[index] for index in indices]

@@ -2,58 +2,45 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fastio._native import Mapping, crc32_combine
+from fastio._native import crc32
 from fastio.errors import RefusedError
 from fastio.formats.pt.reader import Archive, Record, crc_mismatch
 from fastio.formats.pt.zip_members import verify_members
-from fastio.memory.raw_memory import view
+from fastio.formats.small_reads import blocks_at
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
-from fastio.transports.transport import Extent, ReadRequest, Span, TransportResult, is_resident
+from fastio.transports.transport import Extent, ReadRequest, TransportResult, is_resident
 
-_WINDOW = 32 << 20
+_NOWHERE = 0  # the address of extents whose bytes are not kept: the threads that read them check them
 
 
 def record_checksums(
     path: str, fd: int, records: Sequence[Record], size: int, notes: dict[str, None], hashers: Sequence[Any] = ()
-) -> list[int]:
-    """The CRC-32 of each record's bytes (records sorted by offset), read through one window of memory.
+) -> Sequence[int]:
+    """The CRC-32 of each record's bytes (records sorted by offset), read through a few small blocks of memory.
 
     ``hashers``, one for each record if any, are given the same bytes.
     """
-    values = [0] * len(records)
-    done = [0] * len(records)
     if not records:
-        return values
+        return []
     with translate_native_errors(path):
-        window = Mapping(min(_WINDOW, size + 4096))
         resident = is_resident(fd, size)
-    first = 0
-    end = max(record.offset + record.nbytes for record in records)
-    for begin in range(records[0].offset // 4096 * 4096, end, _WINDOW):
-        stop = min(begin + _WINDOW, end)
-        while records[first].offset + records[first].nbytes <= begin:
-            first += 1
-        inside = []
-        for index in range(first, len(records)):
-            if records[index].offset >= stop:
-                break
-            inside.append(index)
-        extents = []
-        for index in inside:
-            at = max(records[index].offset, begin)
-            nbytes = min(records[index].offset + records[index].nbytes, stop) - at
-            extents.append(Extent(at, nbytes, window.address + at - begin, True, "cpu", window, records[index].name))
-        span = Span(begin, stop - begin, window.address)
-        moved = _read(ReadRequest(path, fd, size, extents, span, resident), notes)
-        for index, extent, value in zip(inside, extents, moved.checksums or (), strict=True):
-            values[index] = crc32_combine(values[index], value, extent.nbytes) if done[index] else value
-            done[index] += extent.nbytes
-            if hashers:
-                hashers[index].update(view(extent.address, extent.nbytes))
+    if not hashers:
+        extents = [Extent(record.offset, record.nbytes, _NOWHERE, True, name=record.name) for record in records]
+        return _read(ReadRequest(path, fd, size, extents, None, resident), notes).checksums or ()
+    values = []
+    for record, hasher in zip(records, hashers, strict=True):
+        value = 0
+        for block in blocks_at(path, fd, record.offset, record.nbytes):
+            value = crc32(block, value)
+            hasher.update(block)
+        values.append(value)
+    if not resident:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     return values
 
 

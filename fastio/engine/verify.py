@@ -34,7 +34,7 @@ class Verification:
 def verify(path: str | os.PathLike[str]) -> Verification:
     """Check every byte of a file against the CRC-32 stored with it, or beside it; the result says if there is none.
 
-    Reads the file once, in 32 MiB windows. Raises CorruptFileError naming the record that is damaged, FormatError for
+    Reads the file once, in small blocks. Raises CorruptFileError naming the record that is damaged, FormatError for
     a file that is none of pt, safetensors or npy, and what ``open`` raises (FileNotFoundError, IsADirectoryError,
     PermissionError). A zip file that is none of torch.save's is FormatError as well; its message says what opens it.
 

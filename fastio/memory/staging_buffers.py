@@ -112,6 +112,12 @@ class StagingRing:
         self._changed = threading.Condition()
 
     @property
+    def made(self) -> int:
+        """How many buffers have memory, leased or kept."""
+        with self._changed:
+            return self._made
+
+    @property
     def leased(self) -> int:
         """How many buffers are leased."""
         with self._changed:
@@ -131,6 +137,24 @@ class StagingRing:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0 or not self._changed.wait(remaining):
                     return None
+
+    def lease_some(self, wanted: int, timeout: float = 0.0) -> list[Lease]:
+        """Lease at least one buffer, as :meth:`lease` does, and up to ``wanted`` if they are free.
+
+        Returns an empty list if none became free. RefusedError if the memory of one is refused.
+        """
+        leases: list[Lease] = []
+        try:
+            while len(leases) < wanted:
+                lease = self.lease(0.0 if leases else timeout)
+                if lease is None:
+                    break
+                leases.append(lease)
+        except BaseException:
+            for lease in leases:
+                lease.release()
+            raise
+        return leases
 
     def trim(self) -> None:
         """Free the memory of all buffers that are not leased."""

@@ -123,8 +123,8 @@ class ReadRequest(_Request):
 
 
 def is_resident(fd: int, size: int) -> bool:
-    """Whether the page cache holds an open file of ``size`` bytes, or nearly. Raises OSError."""
-    return resident_share(fd, size) >= _RESIDENT
+    """Whether the page cache holds an open file of ``size`` bytes, or nearly, by samples. Raises OSError."""
+    return resident_share(fd, size, sampled=True) >= _RESIDENT
 
 
 class TransportResult(NamedTuple):

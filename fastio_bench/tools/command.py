@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from fastio.dicts.storage import shipped_rules
+from fastio.dicts.shipped import shipped_rules
 from fastio_bench.harness import room
 from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.machine import host

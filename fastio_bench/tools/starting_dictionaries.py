@@ -1,8 +1,8 @@
 """``make dictionaries``: writes the starting dictionaries from traces of ``fastio-bench tools --record``.
 
 It replaces the rules for one tensor, by operation and durability or residency, separately for DALI's format. Every
-trace is from another machine: their differences give the uncertainty of each tool on the next one. The rules for many
-small tensors, which no trace has, stay.
+trace is from another machine: their differences give the uncertainty of each tool on the next one. The rules that no
+trace has stay: those for many small tensors, for used memory and columns, and for device memory.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ NEAR = 0.75  # octaves: the rows within this distance of a size give its median 
 FEWEST = 5  # the fewest such rows
 FILES = {"save": "wdic.json", "load": "rdic.json"}
 _BY_SIZE = ("bandwidth", "doubt")
+_WRITTEN = "written by `make dictionaries`"
 _USUAL = "pt"  # its rules also hold for formats that no trace has
 
 
@@ -41,7 +42,7 @@ def rules(machines: Sequence[Sequence[Row]]) -> dict[str, list[dict[str, Any]]]:
         low, high = (f"{of(row.nbytes for row in own):,}" for of in (min, max))
         source = (
             f"medians of {len(own)} interleaved {work}s of one tensor of {low} to {high} bytes, whole calls, timed as "
-            "`fastio-bench tools --record` does, written by `make dictionaries`"
+            f"`fastio-bench tools --record` does, {_WRITTEN}"
         )
         told = bandwidths(own)
         rule = {"where": where, "source": source, "bandwidth": told}
@@ -71,8 +72,9 @@ def bandwidths(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
 
 
 def merged(before: dict[str, Any], new: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A dictionary file with new rules. Only those for many small tensors, which match first, are kept."""
-    return {**before, "priors": [*(rule for rule in before["priors"] if "small" in rule["where"]), *new]}
+    """A dictionary file with new rules. Those that were not made of traces are kept, and match first."""
+    kept = [rule for rule in before["priors"] if not str(rule.get("source", "")).endswith(_WRITTEN)]
+    return {**before, "priors": [*kept, *new]}
 
 
 def text(dictionary: dict[str, Any]) -> str:

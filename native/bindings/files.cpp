@@ -161,11 +161,11 @@ void bind_files(nb::module_& module) {
     bind_builder(module);
     module.def(
         "resident",
-        [](int fd, uint64_t nbytes) {
+        [](int fd, uint64_t nbytes, bool sampled) {
             nb::gil_scoped_release release;
-            return resident(fd, nbytes);
+            return resident(fd, nbytes, sampled);
         },
-        "fd"_a, "nbytes"_a);
+        "fd"_a, "nbytes"_a, "sampled"_a = false);
     module.def(
         "direct_alignment",
         [](int fd) -> std::optional<std::tuple<uint32_t, uint32_t>> {

@@ -44,6 +44,7 @@ NB_MODULE(_native, module) {
     fastio::bind_descriptor(module);
     fastio::bind_memory(module);
     fastio::bind_transfers(module);
+    fastio::bind_staged(module);
     fastio::bind_files(module);
     fastio::bind_codec(module);
     fastio::bind_pickle(module);

@@ -7,6 +7,7 @@
 #include "transfer/cached.hpp"
 #include "transfer/control.hpp"
 #include "transfer/direct.hpp"
+#include "transfer/memory_checksums.hpp"
 #include "transfer/virtual_disk.hpp"
 
 namespace nb = nanobind;
@@ -27,11 +28,12 @@ std::pair<std::vector<uint32_t>, bool> py_direct_write(int fd, uint64_t size, nb
 }
 
 std::vector<uint32_t> py_direct_read(int fd, uint64_t size, nb::handle extents, nb::handle span, uint64_t block,
-                                     unsigned depth, uint64_t alignment, unsigned threads, Control& control) {
+                                     unsigned depth, uint64_t alignment, unsigned threads, unsigned readers,
+                                     Control& control) {
     Extents image(extents_from(extents), size);
     Span region = span_from(span);
     nb::gil_scoped_release release;
-    DirectOptions options{block, depth, alignment, threads, is_on_virtual_disk(fd)};
+    DirectOptions options{block, depth, alignment, threads, is_on_virtual_disk(fd), readers};
     return direct_read(fd, size, std::move(image), region, options, control);
 }
 
@@ -66,11 +68,19 @@ void bind_transfers(nb::module_& module) {
             [](Control& control, bool still) { control.immutable = still; })
         .def("advance", &Control::advance, "nbytes"_a)
         .def("cancel", [](Control& control) { control.cancelled = true; });
+    module.def(
+        "memory_checksums",
+        [](nb::handle extents, unsigned threads) {
+            const std::vector<Extent> memory = extents_from(extents);
+            nb::gil_scoped_release release;
+            return memory_checksums(memory, threads);
+        },
+        "extents"_a, "threads"_a);
     module.def("probe_ring", [] { Ring probe(1); });
     module.def("direct_write", &py_direct_write, "fd"_a, "size"_a, "extents"_a, "patches"_a, "block"_a, "depth"_a,
                "alignment"_a, "control"_a);
     module.def("direct_read", &py_direct_read, "fd"_a, "size"_a, "extents"_a, "span"_a.none(), "block"_a, "depth"_a,
-               "alignment"_a, "threads"_a, "control"_a);
+               "alignment"_a, "threads"_a, "readers"_a, "control"_a);
     module.def("cached_write", &py_cached_write, "fd"_a, "size"_a, "extents"_a, "patches"_a, "block"_a, "threads"_a,
                "write_back"_a, "control"_a);
     module.def("cached_read", &py_cached_read, "fd"_a, "size"_a, "extents"_a, "span"_a.none(), "block"_a, "threads"_a,

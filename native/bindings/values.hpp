@@ -23,6 +23,7 @@ void bind_waiting(nanobind::module_& module);
 void bind_descriptor(nanobind::module_& module);
 void bind_memory(nanobind::module_& module);
 void bind_transfers(nanobind::module_& module);
+void bind_staged(nanobind::module_& module);
 void bind_files(nanobind::module_& module);
 void bind_codec(nanobind::module_& module);
 void bind_pickle(nanobind::module_& module);

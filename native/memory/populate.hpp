@@ -16,8 +16,7 @@ void populate(uint8_t* address, uint64_t nbytes) noexcept;
 // The same with several threads, one for each 32 MiB, up to the number of processors.
 void populate_in_threads(uint8_t* address, uint64_t nbytes) noexcept;
 
-// Whether all pages of the memory are faulted in. It asks the kernel about each page, so use it for a few megabytes
-// only.
+// Whether all pages of the memory are faulted in. It asks the kernel about each page: use it for a few megabytes only.
 bool is_populated(const uint8_t* address, uint64_t nbytes);
 
 // Decides which pages to use next. It does no I/O and reads no clock.

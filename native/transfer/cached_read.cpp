@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 
 #include "memory/memory.hpp"
 #include "memory/populate.hpp"
@@ -21,11 +22,28 @@ constexpr uint64_t kChunk = 512 << 10;
 // machine that gives free memory back to its host, a page takes 5 ms instead of 0.1.
 constexpr uint64_t kFreshBytesPerThread = 8 << 20;
 
-unsigned useful_threads(unsigned wanted, const Span& span, uint64_t nbytes) {
-    const auto fresh =
-        static_cast<unsigned>(std::min<uint64_t>(std::max<uint64_t>(nbytes / kFreshBytesPerThread, 1), wanted));
-    if (fresh == wanted || span.address == nullptr) return fresh;
-    return is_populated(span.address, span.nbytes) ? wanted : fresh;
+unsigned useful_threads(unsigned wanted, uint64_t nbytes, bool used) {
+    if (used) return wanted;
+    return static_cast<unsigned>(std::clamp<uint64_t>(nbytes / kFreshBytesPerThread, 1, wanted));
+}
+
+// Whether the memory of a read was used before. Samples of it tell: it is all new, or all used.
+bool is_used(const Extents& extents, const Span& span) {
+    constexpr size_t kSamples = 64;
+    if (span.address != nullptr) {
+        for (size_t sample = 0; sample < kSamples; ++sample) {
+            if (!is_populated(span.address + sample * (span.nbytes / kSamples), 1)) return false;
+        }
+        return is_populated(span.address + span.nbytes - 1, 1);
+    }
+    const auto& all = extents.all();
+    const size_t step = all.size() / kSamples + 1;
+    for (size_t index = 0; index < all.size(); index += step) {
+        const Extent& extent = all[index];
+        if (extent.address == nullptr || extent.nbytes == 0) continue;
+        if (!is_populated(extent.address + extent.nbytes - 1, 1)) return false;
+    }
+    return true;
 }
 
 void read_all(int fd, uint8_t* memory, uint64_t nbytes, uint64_t offset) {
@@ -54,16 +72,18 @@ void read_span(int fd, const Extents& extents, const Span& span, uint64_t begin,
     }
 }
 
-// Reads the parts of the extents in [begin, end), each directly into its own memory.
+// Reads the parts of the extents in [begin, end), each directly into its own memory, or into `scratch` if it has none.
 void read_extents(int fd, const Extents& extents, uint64_t begin, uint64_t end, ReadAhead* ahead,
-                  std::vector<Part>& parts) {
+                  std::unique_ptr<Staging>& scratch, std::vector<Part>& parts) {
     const auto& all = extents.all();
     for (size_t index = extents.first_after(begin); index < all.size() && all[index].offset < end; ++index) {
         uint64_t from = std::max(all[index].offset, begin);
         uint64_t to = std::min(all[index].end(), end);
         for (uint64_t at = from; at < to; at += kChunk) {
             uint64_t stop = std::min(at + kChunk, to);
-            uint8_t* target = all[index].address + (at - all[index].offset);
+            if (all[index].address == nullptr && scratch == nullptr) scratch = std::make_unique<Staging>(kChunk);
+            uint8_t* memory = all[index].address;
+            uint8_t* target = memory == nullptr ? scratch->data() : memory + (at - all[index].offset);
             if (ahead) ahead->reach(at);
             read_all(fd, target, stop - at, at);
             extents.measure(at, stop, target, parts);
@@ -77,22 +97,24 @@ std::vector<uint32_t> cached_read(int fd, const Extents& extents, const Span& sp
                                   Control& control) {
     Checksums checksums(extents.all().size());
     const bool is_span = span.address != nullptr;
-    const std::vector<ReadUnit> units =
-        is_span ? units_of_span(span, options.block) : units_of_extents(extents, options.block);
-    if (units.empty()) return checksums.values();
-    const uint64_t begin = units.front().begin;
-    const uint64_t end = units.back().end;
+    const uint64_t begin = is_span ? span.offset : extents.begin();
+    const uint64_t end = is_span ? span.offset + span.nbytes : extents.end();
+    if (begin == end) return checksums.values();
+    const bool used = options.threads > 1 && is_used(extents, span);
+    const unsigned threads = useful_threads(options.threads, end - begin, used);
+    const uint64_t block = unit_size(end - begin, threads, options.block, used);
+    const std::vector<ReadUnit> units = is_span ? units_of_span(span, block) : units_of_extents(extents, block);
     std::vector<std::vector<Part>> parts(units.size());
-    const unsigned threads = useful_threads(options.threads, span, end - begin);
+    std::vector<std::unique_ptr<Staging>> scratch(threads);  // each created on first use
     ReadAhead read_ahead(fd, extents, begin, end, is_span);
     ReadAhead* ahead = options.cold && threads == 1 ? &read_ahead : nullptr;
-    run_workers(threads, units.size(), [&](unsigned, uint64_t number) {
+    run_workers(threads, units.size(), [&](unsigned thread, uint64_t number) {
         control.check();
         const auto [from, to] = units[number];
         if (is_span) {
             read_span(fd, extents, span, from, to, ahead, parts[number]);
         } else {
-            read_extents(fd, extents, from, to, ahead, parts[number]);
+            read_extents(fd, extents, from, to, ahead, scratch[thread], parts[number]);
         }
         control.advance(to - from);
     });

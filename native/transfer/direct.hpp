@@ -10,11 +10,12 @@
 namespace fastio {
 
 struct DirectOptions {
-    uint64_t block;       // bytes in one request, a multiple of the alignment
-    unsigned depth;       // requests in flight
-    uint64_t alignment;   // that the file requires of offset, length and memory: a power of 2, at least 4096
-    unsigned threads;     // 0: use io_uring
-    bool staged = false;  // large reads pass through staging blocks, even those that could be read in place
+    uint64_t block;        // bytes in one request, a multiple of the alignment
+    unsigned depth;        // requests in flight
+    uint64_t alignment;    // that the file requires of offset, length and memory: a power of 2, at least 4096
+    unsigned threads;      // of each reader, or of the writer; 0: use io_uring
+    bool staged = false;   // large reads pass through staging blocks, even those that could be read in place
+    unsigned readers = 2;  // threads that share a large read, including the calling one
 };
 
 struct DirectWritten {

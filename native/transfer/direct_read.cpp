@@ -13,8 +13,16 @@ namespace fastio {
 
 namespace {
 
-// From this size on, a second thread pays off, and so does staging on a virtual disk.
+// A reader pays off for this much.
+constexpr uint64_t kBytesPerReader = 16 << 20;
+
+// From this size on, staging on a virtual disk pays off, and requests of this depth do, by all readers together.
 constexpr uint64_t kLarge = 32 << 20;
+constexpr unsigned kSharedDepth = 32, kLeastDepth = 4;
+
+// Threads that only wait for the disk: that many for all readers together keep it busy, and with two a reader has one
+// request in flight while it starts another.
+constexpr unsigned kSharedThreads = 8, kLeastThreads = 2;
 
 uint64_t wanted_nbytes(const Extents& extents, const Span& span) {
     if (span.address != nullptr) return span.nbytes;
@@ -23,68 +31,90 @@ uint64_t wanted_nbytes(const Extents& extents, const Span& span) {
     return nbytes;
 }
 
-// Two readers, the second on its own thread. Faulting memory in, copying and checksums take one processor as long as a
-// fast disk takes to read; two keep the disk busy. Blocks finish in any order, so their checksums are combined in file
-// order at the end.
-struct Readers {
-    ReadState state;
-    std::unique_ptr<DirectReader> own, other;
-    std::exception_ptr failure;  // of `other`
-    std::thread thread;
+// The options of each reader of a read of `nbytes`, and how many share it.
+DirectOptions shared(DirectOptions options, uint64_t nbytes) {
+    const uint64_t useful = std::max<uint64_t>(nbytes / kBytesPerReader, 1);
+    const auto readers = static_cast<unsigned>(std::clamp<uint64_t>(options.readers, 1, useful));
+    options.readers = readers;
+    options.staged = options.staged && nbytes >= kLarge;
+    if (nbytes < kLarge) return options;
+    options.depth = std::min(options.depth, std::max(kSharedDepth / readers, kLeastDepth));
+    options.threads = std::min(options.threads, std::max(kSharedThreads / readers, kLeastThreads));
+    return options;
+}
 
+// Several readers, each but the first on its own thread. Faulting memory in, copying and checksums take one processor
+// as long as a fast disk takes to read; several keep the disk busy. Blocks finish in any order, so their checksums are
+// combined in file order at the end.
+class Readers {
+  public:
+    // `options` are those of each reader.
     Readers(int fd, uint64_t size, Extents&& all, const Span& span, const DirectOptions& options, Control& control)
-        : state(fd, size, std::move(all), span, options, control) {
-        const bool is_large = wanted_nbytes(state.extents, span) >= kLarge;
-        const unsigned depth = is_large ? std::min(options.depth, 16u) : options.depth;
-        own = std::make_unique<DirectReader>(state, depth);
-        if (!is_large) return;
-        state.stages_all = options.staged;
-        try {
-            thread = std::thread([this, depth] { read(depth); });
-            move_to_another_cpu(thread);
-        } catch (const std::system_error&) {
-            return;  // no thread available: one reader does all the work
-        }
-    }
+        : state_(fd, size, std::move(all), span, options, control), first_(state_), others_(options.readers - 1) {}
 
     ~Readers() {
-        state.stop(0);
-        if (thread.joinable()) thread.join();
-    }
-
-    void read(unsigned depth) noexcept {
-        try {
-            other = std::make_unique<DirectReader>(state, depth);
-        } catch (...) {
-            return;  // no second engine: this reader has taken no block yet
-        }
-        try {
-            other->run();
-        } catch (...) {
-            failure = std::current_exception();
+        state_.stop(0);
+        for (Reader& each : others_) {
+            if (each.thread.joinable()) each.thread.join();
         }
     }
 
     void run() {
-        std::exception_ptr own_failure;
-        try {
-            own->run();
-        } catch (...) {
-            own_failure = std::current_exception();
+        for (Reader& each : others_) {
+            try {
+                each.thread = std::thread([this, &each] { read(each); });
+                move_to_another_cpu(each.thread);
+            } catch (const std::system_error&) {
+                break;  // no thread available: fewer readers do the work
+            }
         }
-        if (thread.joinable()) thread.join();
-        if (own_failure && (!failure || offset_of(own_failure) <= offset_of(failure)))
-            std::rethrow_exception(own_failure);
+        std::exception_ptr failure;
+        try {
+            first_.run();
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        for (Reader& each : others_) {
+            if (each.thread.joinable()) each.thread.join();
+            if (each.failure && (!failure || offset_of(each.failure) < offset_of(failure))) failure = each.failure;
+        }
         if (failure) std::rethrow_exception(failure);
     }
 
     std::vector<uint32_t> checksums() {
-        auto all = std::move(own->parts());
-        if (other != nullptr) std::move(other->parts().begin(), other->parts().end(), std::back_inserter(all));
+        auto all = std::move(first_.parts());
+        for (Reader& each : others_) {
+            if (each.reader == nullptr) continue;
+            std::move(each.reader->parts().begin(), each.reader->parts().end(), std::back_inserter(all));
+        }
         std::sort(all.begin(), all.end(), [](const auto& one, const auto& two) { return one.first < two.first; });
-        Checksums found(state.extents.all().size());
+        Checksums found(state_.extents.all().size());
         for (const auto& [offset, parts] : all) found.add(parts);
         return found.values();
+    }
+
+  private:
+    struct Reader {
+        std::unique_ptr<DirectReader> reader;
+        std::exception_ptr failure;
+        std::thread thread;
+    };
+
+    ReadState state_;
+    DirectReader first_;
+    std::vector<Reader> others_;
+
+    void read(Reader& each) noexcept {
+        try {
+            each.reader = std::make_unique<DirectReader>(state_);
+        } catch (...) {
+            return;  // no further engine: this reader has taken no block yet
+        }
+        try {
+            each.reader->run();
+        } catch (...) {
+            each.failure = std::current_exception();
+        }
     }
 };
 
@@ -92,7 +122,8 @@ struct Readers {
 
 std::vector<uint32_t> direct_read(int fd, uint64_t size, Extents extents, const Span& span,
                                   const DirectOptions& options, Control& control) {
-    Readers readers(fd, size, std::move(extents), span, options, control);
+    const DirectOptions each = shared(options, wanted_nbytes(extents, span));
+    Readers readers(fd, size, std::move(extents), span, each, control);
     readers.run();
     return readers.checksums();
 }

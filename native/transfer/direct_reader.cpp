@@ -9,7 +9,8 @@ namespace fastio {
 
 namespace {
 
-constexpr size_t kStagingBlocks = 8;
+// For all readers of a file together, and for each of them at least.
+constexpr size_t kStagingBlocks = 16, kLeastStagingBlocks = 4;
 
 }  // namespace
 
@@ -28,8 +29,8 @@ void ReadState::stop(uint64_t offset) {
     }
 }
 
-DirectReader::DirectReader(ReadState& state, unsigned depth)
-    : state_(state), queue_(false, state.fd, depth, state.options.alignment, state.options.threads) {}
+DirectReader::DirectReader(ReadState& state)
+    : state_(state), queue_(false, state.fd, state.options.depth, state.options.alignment, state.options.threads) {}
 
 void DirectReader::fill() {
     while (queue_.has_room() && send()) {
@@ -58,12 +59,13 @@ bool DirectReader::send() {
     }
     Block block = taken_[at_];
     if (block.offset >= state_.limit) return false;
-    block.staged = block.memory == nullptr || state_.stages_all;
+    block.staged = block.memory == nullptr || state_.options.staged;
     if (block.staged) {
         if (staging_ == nullptr) {
             const uint64_t nbytes = state_.options.block;
-            staging_ = std::make_unique<Staging>(kStagingBlocks * nbytes, state_.options.alignment);
-            for (size_t each = 0; each < kStagingBlocks; ++each) free_.push_back(staging_->data() + each * nbytes);
+            const size_t blocks = std::max(kStagingBlocks / state_.options.readers, kLeastStagingBlocks);
+            staging_ = std::make_unique<Staging>(blocks * nbytes, state_.options.alignment);
+            for (size_t each = 0; each < blocks; ++each) free_.push_back(staging_->data() + each * nbytes);
         }
         if (free_.empty()) return false;
         block.memory = free_.back();

@@ -29,14 +29,13 @@ struct ReadState {
     const DirectOptions options;
     Control& control;
     Blocks blocks;
-    bool stages_all = false;  // not only the blocks that cannot be read in place
     std::atomic<uint64_t> limit{UINT64_MAX};
 };
 
 class DirectReader {
   public:
     // Throws Refused if the system cannot run the engine.
-    DirectReader(ReadState& state, unsigned depth);
+    explicit DirectReader(ReadState& state);
 
     // Returns when every block that this reader took is read. After an error it waits until nothing is in flight, then
     // throws the error of the lowest failed block.

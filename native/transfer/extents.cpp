@@ -42,7 +42,7 @@ uint8_t* Extents::aligned_memory(uint64_t begin, uint64_t end, uint64_t alignmen
     size_t index = first_after(begin);
     if (index == extents_.size()) return nullptr;
     const Extent& extent = extents_[index];
-    if (extent.offset > begin || extent.end() < end) return nullptr;
+    if (extent.address == nullptr || extent.offset > begin || extent.end() < end) return nullptr;
     uint8_t* memory = extent.address + (begin - extent.offset);
     return reinterpret_cast<uintptr_t>(memory) % alignment == 0 ? memory : nullptr;
 }
@@ -94,11 +94,13 @@ void Extents::scatter(uint64_t begin, uint64_t end, const uint8_t* staging, uint
         uint64_t to = std::min(extent.end(), end);
         if (from >= end) break;
         copy_gap(from);
-        uint8_t* target = extent.address + (from - extent.offset);
         const uint8_t* source = staging + (from - begin);
+        uint8_t* target = extent.address == nullptr ? nullptr : extent.address + (from - extent.offset);
         if (extent.checksum) {
-            parts.push_back({index, to - from, crc32_copy(0, target, source, to - from)});
-        } else {
+            const uint32_t crc =
+                target == nullptr ? crc32(0, source, to - from) : crc32_copy(0, target, source, to - from);
+            parts.push_back({index, to - from, crc});
+        } else if (target != nullptr) {
             std::memcpy(target, source, to - from);
         }
         at = to;
@@ -112,7 +114,11 @@ void Extents::measure(uint64_t begin, uint64_t end, const uint8_t* memory, std::
         uint64_t from = std::max(extent.offset, begin);
         uint64_t to = std::min(extent.end(), end);
         if (from >= end) break;
-        if (extent.checksum) parts.push_back({index, to - from, crc32(0, memory + (from - begin), to - from)});
+        if (!extent.checksum) continue;
+        if (parts.empty() || parts.back().index != index) parts.push_back({index, 0, 0});
+        Part& part = parts.back();
+        part.crc = crc32(part.crc, memory + (from - begin), to - from);
+        part.nbytes += to - from;
     }
 }
 

@@ -7,7 +7,8 @@
 
 namespace fastio {
 
-// A run of bytes at `offset` of the file and at `address` in memory. A write only reads the memory.
+// A run of bytes at `offset` of the file and at `address` in memory. A write only reads the memory. A read of a null
+// address computes the checksum and keeps no byte.
 struct Extent {
     uint64_t offset;
     uint64_t nbytes;
@@ -58,7 +59,8 @@ class Extents {
     // Read path: copies [begin, end) of the file from `staging` to the extents' memory. Where `mirror`, the address
     // that mirrors `begin`, is not null, copies the gaps there.
     void scatter(uint64_t begin, uint64_t end, const uint8_t* staging, uint8_t* mirror, std::vector<Part>& parts) const;
-    // Computes the checksums of [begin, end) where the bytes are at `memory` already.
+    // Computes the checksums of [begin, end) where the bytes are at `memory` already. The last of `parts` is continued
+    // if it is of the same extent: it must end at `begin`.
     void measure(uint64_t begin, uint64_t end, const uint8_t* memory, std::vector<Part>& parts) const;
 
   private:

@@ -29,6 +29,9 @@ struct CacheState {
     uint64_t cached, dirty, write_back, evicted, recently_evicted;
 };
 
+// Looking at every page of 1 GiB takes 3 ms. So many pieces of so many bytes tell nearly as much.
+constexpr uint64_t kSamples = 64, kSampleBytes = 256 << 10;
+
 double by_mincore(int fd, uint64_t nbytes, uint64_t pages) {
     void* view = mmap(nullptr, nbytes, PROT_READ, MAP_SHARED, fd, 0);
     if (view == MAP_FAILED) throw SystemError(errno, "mmap", 0);
@@ -43,16 +46,23 @@ double by_mincore(int fd, uint64_t nbytes, uint64_t pages) {
 
 }  // namespace
 
-double resident(int fd, uint64_t nbytes) {
+double resident(int fd, uint64_t nbytes, bool sampled) {
     if (nbytes == 0) return 1.0;
-    uint64_t pages = (nbytes + kPage - 1) / kPage;
-    CacheRange range{0, nbytes};
-    CacheState state{};
-    if (syscall(SYS_cachestat, fd, &range, &state, 0) == 0) {
-        return std::min(1.0, static_cast<double>(state.cached) / static_cast<double>(pages));
+    const uint64_t pages = (nbytes + kPage - 1) / kPage;
+    const uint64_t samples = sampled && nbytes > kSamples * kSampleBytes ? kSamples : 1;
+    const uint64_t length = samples == 1 ? nbytes : kSampleBytes;
+    uint64_t cached = 0;
+    for (uint64_t sample = 0; sample < samples; ++sample) {
+        CacheRange range{pages * sample / samples * kPage, length};
+        CacheState state{};
+        if (syscall(SYS_cachestat, fd, &range, &state, 0) != 0) {
+            if (errno != ENOSYS && errno != EPERM && errno != EOPNOTSUPP) throw SystemError(errno, "cachestat", 0);
+            return by_mincore(fd, nbytes, pages);
+        }
+        cached += state.cached;
     }
-    if (errno != ENOSYS && errno != EPERM && errno != EOPNOTSUPP) throw SystemError(errno, "cachestat", 0);
-    return by_mincore(fd, nbytes, pages);
+    const uint64_t looked_at = samples * ((length + kPage - 1) / kPage);
+    return std::min(1.0, static_cast<double>(cached) / static_cast<double>(looked_at));
 }
 
 // Reads struct statx by offsets, because older headers lack the fields for direct I/O.

@@ -6,9 +6,9 @@
 
 namespace fastio {
 
-// Returns the share, 0 to 1, of the first `nbytes` of the file that is in the page cache (by cachestat, else mincore).
-// Throws SystemError.
-double resident(int fd, uint64_t nbytes);
+// Returns the share, 0 to 1, of the first `nbytes` of the file that is in the page cache (by cachestat, else mincore),
+// or, if `sampled`, of pieces that are spread over a large file. Throws SystemError.
+double resident(int fd, uint64_t nbytes, bool sampled);
 
 // In bytes. Both are 0 if the file does not support direct I/O.
 struct DirectAlignment {

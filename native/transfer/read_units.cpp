@@ -6,6 +6,19 @@
 
 namespace fastio {
 
+namespace {
+
+// The last units leave at most a thirty-second of each thread's share to one of them. Smaller units cost more than they
+// gain.
+constexpr uint64_t kUnitsPerThread = 32, kSmallestUnit = 512 << 10;
+
+}  // namespace
+
+uint64_t unit_size(uint64_t nbytes, unsigned threads, uint64_t block, bool used) {
+    if (!used || block <= kSmallestUnit) return block;
+    return std::clamp(round_up(nbytes / (kUnitsPerThread * threads), kSmallestUnit), kSmallestUnit, block);
+}
+
 std::vector<ReadUnit> units_of_span(const Span& span, uint64_t block) {
     std::vector<ReadUnit> units;
     const uint64_t end = span.offset + span.nbytes;

@@ -15,6 +15,10 @@ struct ReadUnit {
     uint64_t end;
 };
 
+// The size of units for `threads` that read `nbytes`: `block`, or, of memory that was `used` before, so much less that
+// the threads have equal shares. Other memory is faulted in by units, which are therefore whole huge pages.
+uint64_t unit_size(uint64_t nbytes, unsigned threads, uint64_t block, bool used);
+
 // Cuts a span where the file has a multiple of `block`.
 std::vector<ReadUnit> units_of_span(const Span& span, uint64_t block);
 

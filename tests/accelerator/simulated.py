@@ -195,6 +195,13 @@ def c_library() -> ctypes.CDLL:
     return library
 
 
+def native_copies() -> int:
+    """The address of the devices' copies as a table of C functions, without torch."""
+    table = c_library().simulated_native_copies
+    table.restype = ctypes.c_void_p
+    return table()
+
+
 def register_host(address: int, nbytes: int) -> None:
     """Let the devices access host memory, as ``cudaHostRegister`` does. Raises if part of it is registered already."""
     _OPS.register_host(address, nbytes)

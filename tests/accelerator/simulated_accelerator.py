@@ -27,6 +27,9 @@ class SimulatedAccelerator(devices.Accelerator):
     def bytes_at(self, address: int, nbytes: int) -> torch.Tensor:
         return simulated.bytes_at(address, nbytes)
 
+    def native_copies(self) -> int:
+        return simulated.native_copies()
+
     def crc32_of_ranges(self, ranges: Sequence[tuple[int, int]], device: torch.device) -> list[int]:
         values = [0] * len(ranges)
         with self.on(device):

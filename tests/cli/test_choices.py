@@ -169,6 +169,7 @@ class TestDoctor:
         answers = found["machine"]
         assert f"torch {torch.__version__}" in answers["versions"]
         assert "FASTIO_IO_THREADS=3" in answers["settings"]
+        assert answers["I/O threads"] == "3 (FASTIO_IO_THREADS)"
         assert all(answers[name] for name in ("filesystem", "direct I/O", "io_uring", "dictionaries"))
         assert {tool["name"] for tool in found["tools"]} == {status.name for status in fastio.tools()}
         assert list(tmp_path.iterdir()) == []

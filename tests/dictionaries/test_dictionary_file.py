@@ -64,13 +64,13 @@ def in_a_process(program: str, *, check: bool = True) -> str:
 
 
 def test_what_ships_is_valid_and_marked_as_prior() -> None:
-    rules = storage.shipped_rules()
+    rules = shipped.shipped_rules()
     assert rules
     for name in ("wdic.json", "rdic.json"):
-        plain = json.loads(Path(storage.__file__).with_name(name).read_text())
+        plain = json.loads(Path(shipped.__file__).with_name(name).read_text())
         assert "prior" in plain["note"]
         assert all(rule["source"] for rule in plain["priors"])
-        assert Dictionary.load(Path(storage.__file__).with_name(name)).choose(SAVE, MIB, TOOLS).order
+        assert Dictionary.load(Path(shipped.__file__).with_name(name)).choose(SAVE, MIB, TOOLS).order
 
 
 @pytest.mark.parametrize("kind", [Dictionary, WDic, RDic, WRDic])

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fastio.dicts import Dictionary, storage
+from fastio.dicts import Dictionary, shipped
 from fastio.dicts.context import Context
-from fastio.dicts.priors import parse_rules, rule_for
+from fastio.dicts.priors import NOTHING, parse_rules, rule_for
 from fastio.dicts.tuner import Tuner
 from fastio_bench.tools import starting_dictionaries, trace
 from fastio_bench.tools.trace import Row
 
-SHIPPED = Path(storage.__file__).parent
+SHIPPED = Path(shipped.__file__).parent
 SAVE = Context("save", "pt", "cpu", durable=False)
 
 
@@ -59,8 +59,8 @@ def test_what_is_written_is_a_dictionary_that_keeps_what_no_trace_has(tmp_path: 
     starting_dictionaries.main(str(tmp_path), str(trace.SHIPPED))
     for op, name in starting_dictionaries.FILES.items():
         after = json.loads((tmp_path / name).read_text())["priors"]
-        many = [rule for rule in before[name] if "small" in rule["where"]]
-        assert after[: len(many)] == many != []
+        other = [rule for rule in before[name] if "make dictionaries" not in rule["source"]]
+        assert after[: len(other)] == other != []
         assert [rule["where"]["op"] for rule in after] == [op] * len(after)
         assert Dictionary.load(tmp_path / name).choose(SAVE, 1 << 20, ("torch", "posix")).order
 
@@ -87,3 +87,27 @@ def test_a_tuner_begins_with_the_tool_that_was_the_fastest(work: str) -> None:
     made = starting_dictionaries.rules([rows(work, *[1 << 20] * 7)])
     rule = rule_for(parse_rules([*made["save"], *made["load"]]), trace.context(work, 1 << 20))
     assert Tuner(rule).choose(1 << 20, ("uring", "posix")).tool == "posix"
+
+
+H100 = "cuda NVIDIA H100 80GB HBM3, node 0"
+
+
+def test_device_memory_begins_with_what_was_measured_of_its_class() -> None:
+    tools = ("gds", "pinned", "torch")
+    for op, told in (("load", {"resident": False}), ("load", {"resident": True}), ("save", {"durable": True})):
+        for device in ("cuda", H100):
+            choice = Dictionary().choose(Context(op, "safetensors", device, **told), 1 << 30, tools)
+            assert (choice.tool, choice.order[-1]) == ("pinned", "torch"), choice
+        for device in ("simulated fast", "cudax", "xpu"):
+            assert rule_for(shipped.shipped_rules(), Context(op, "pt", device, **told)) is NOTHING
+
+
+def test_the_closest_label_of_a_device_decides() -> None:
+    rules = parse_rules(
+        [
+            {"where": {"op": "load", "device": device}, "bandwidth": {"4096": {tool: 1}}}
+            for tool, device in (("a", ["cpu", "cuda"]), ("b", "cuda NVIDIA H100 80GB HBM3"), ("c", "cuda NVIDIA"))
+        ]
+    )
+    for device, tool in (("cuda AMD", "a"), (H100.partition(",")[0], "b"), (H100, "b"), ("cuda NVIDIA H200", "c"), ("cpu", "a")):
+        assert rule_for(rules, Context("load", "pt", device, resident=True)).prior.lists(tool), device

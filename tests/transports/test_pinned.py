@@ -6,8 +6,6 @@ import errno
 import functools
 import os
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,10 +15,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import simulated
 from accelerators import DEVICE
 from fastio import devices
-from fastio.backends._copies import ThreadCopies
-from fastio.backends._direct import DirectFile
 from fastio.backends._windows import windows
 from fastio.backends.pinned import PinnedTransport
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
@@ -31,10 +28,10 @@ from fastio.transports import registry
 from fastio.transports.transport import Extent, ReadRequest, WriteRequest
 
 
-class TestRingOverHostMemory(ChecksumContract):
-    """The contract of the transport with copies on a thread instead of a CUDA stream."""
+class TestHostMemory(ChecksumContract):
+    """The contract of the transport without a device. native/tests/transfer/test_staged.cpp has one that is late."""
 
-    make = functools.partial(PinnedTransport, ThreadCopies)
+    make = functools.partial(PinnedTransport, "cpu")
 
 
 @pytest.mark.gpu
@@ -58,38 +55,6 @@ def test_host_memory_with_pin_is_pinned() -> None:
     memory.close()
 
 
-class SlowCopies(ThreadCopies):
-    """Copies that start late."""
-
-    def to_host(self, address: int, extent: Extent) -> None:
-        self._copies.append(self._thread.submit(time.sleep, 0.005))
-        super().to_host(address, extent)
-
-    def from_host(self, extent: Extent, address: int) -> None:
-        self._copies.append(self._thread.submit(time.sleep, 0.005))
-        super().from_host(extent, address)
-
-
-class BreakingCopies(ThreadCopies):
-    """Copies whose third window fails while others are in flight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._marks = 0
-
-    def mark(self) -> Callable[[], None]:
-        wait = super().mark()
-        self._marks += 1
-        number = self._marks
-
-        def fail() -> None:
-            wait()
-            if number == 3:
-                raise RefusedError("the third copy failed")
-
-        return fail
-
-
 LARGE = Layout([Run(0, 41 * MIB + 3), Run(99, 20), Run(0, 9 * MIB, PAGE)])
 
 
@@ -101,31 +66,62 @@ def file(tmp_path: Path) -> tuple[str, int]:
     return path, fd
 
 
-def test_buffers_are_not_reused_while_copies_are_in_flight(file: tuple[str, int]) -> None:
+@pytest.mark.simulated
+@pytest.mark.parametrize("threads", [1, 3])
+def test_staging_is_not_reused_while_copies_are_in_flight(
+    file: tuple[str, int], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulated.configure_execution("always")  # a copy runs when the host waits for it
+    monkeypatch.setenv("FASTIO_IO_THREADS", str(threads))
     path, fd = file
-    transport = PinnedTransport(SlowCopies)
-    extents, memories = LARGE.place("cpu", LARGE.noise(LARGE.size))
-    transport.write(WriteRequest(path, fd, LARGE.size, extents))
+    transport = PinnedTransport()
+    extents, memories = LARGE.place(DEVICE, LARGE.noise(LARGE.size))
+    transport.write(WriteRequest(path, fd, LARGE.size, extents, durable=False))
     assert Path(path).read_bytes() == LARGE.image(extents, memories).tobytes()
-    targets, filled = LARGE.place("cpu")
-    transport.read(ReadRequest(path, fd, LARGE.size, targets))
+    targets, filled = LARGE.place(DEVICE)
+    transport.read(ReadRequest(path, fd, LARGE.size, targets, resident=True))
     os.close(fd)
     for memory, expected in zip(filled, memories, strict=True):
         assert np.array_equal(memory.get(), expected.get())
+    copies = {work.stream for work in simulated.trace() if work.engine == "to_device" and work.nbytes == 2 * MIB}
+    assert len(copies) <= threads  # of the load; placing the memory copied whole tensors
 
 
-def test_a_failed_transfer_releases_every_buffer(file: tuple[str, int]) -> None:
+@pytest.mark.gpu
+def test_a_transfer_waits_for_what_the_devices_still_do(file: tuple[str, int]) -> None:
     path, fd = file
-    transport = PinnedTransport(BreakingCopies)
-    extents, _ = LARGE.place("cpu", LARGE.noise(LARGE.size))
-    with pytest.raises(RefusedError, match="third copy"):
-        transport.write(WriteRequest(path, fd, LARGE.size, extents))
-    assert transport.ring.leased == 0
-    with pytest.raises(RefusedError, match="third copy"):
-        transport.read(ReadRequest(path, fd, LARGE.size, extents))
-    assert transport.ring.leased == 0
+    source = torch.randint(0, 256, (32 * MIB,), dtype=torch.uint8)
+    tensor = torch.zeros(32 * MIB, dtype=torch.uint8, device=DEVICE)
+    tensor.copy_(source.pin_memory(), non_blocking=True)
+    extents = [Extent(0, tensor.nbytes, tensor.data_ptr(), True, DEVICE, tensor.untyped_storage())]
+    PinnedTransport().write(WriteRequest(path, fd, LARGE.size, extents))
     os.close(fd)
-    transport = PinnedTransport(ThreadCopies)
+    assert Path(path).read_bytes()[: tensor.nbytes] == source.numpy().tobytes()
+
+
+@pytest.mark.simulated
+@pytest.mark.parametrize("save", [False, True])
+def test_a_copy_that_fails_is_refused_and_leaves_nothing(file: tuple[str, int], save: bool) -> None:
+    path, fd = file
+    transport = PinnedTransport()
+    tensor = torch.zeros(LARGE.size, dtype=torch.uint8, device=DEVICE)
+    address = tensor.data_ptr()
+    owner = torch.empty(1, device=DEVICE)
+    del tensor  # freed memory: the device refuses each copy
+    extents = [Extent(0, LARGE.size, address, True, DEVICE, owner)]
+    move = functools.partial(transport.write, WriteRequest(path, fd, LARGE.size, extents))
+    if not save:
+        move = functools.partial(transport.read, ReadRequest(path, fd, LARGE.size, extents))
+    with pytest.raises(RefusedError, match=r"between a GPU and pinned memory failed: .*freed"):
+        move()
+    os.close(fd)
+    assert transport.ring.leased == 0
+    simulated.reset()
+
+
+def test_a_failed_transfer_releases_every_buffer() -> None:
+    transport = PinnedTransport("cpu")
+    extents, _ = LARGE.place("cpu", LARGE.noise(LARGE.size))
     with open("/dev/full", "r+b", buffering=0) as full, pytest.raises(TransferError) as caught:
         transport.write(WriteRequest("/dev/full", full.fileno(), LARGE.size, extents))
     assert caught.value.errno == errno.ENOSPC
@@ -134,7 +130,7 @@ def test_a_failed_transfer_releases_every_buffer(file: tuple[str, int]) -> None:
 
 def test_a_transfer_that_waits_for_buffers_can_be_cancelled(file: tuple[str, int]) -> None:
     path, fd = file
-    transport = PinnedTransport(ThreadCopies)
+    transport = PinnedTransport("cpu")
     taken = [transport.ring.lease() for _ in range(transport.ring.count)]
     request = WriteRequest(path, fd, LARGE.size, LARGE.place("cpu")[0])
     with ThreadPoolExecutor(1) as thread:
@@ -206,23 +202,31 @@ def test_host_memory_beyond_the_system_is_refused() -> None:
         HostMemory(1 << 60)
 
 
-def test_direct_file_falls_back_to_the_page_cache(tmp_path: Path) -> None:
-    memory = HostMemory(2 * PAGE)
+def test_a_file_without_direct_io_is_read_through_the_page_cache() -> None:
+    content = Path("/proc/version").read_bytes()
+    target = torch.zeros(len(content), dtype=torch.uint8)
     fd = os.open("/proc/version", os.O_RDONLY)
-    with DirectFile(ReadRequest("/proc/version", fd, 20, []), direct=True) as file:
-        assert "does not take O_DIRECT" in file.notes[0]
-        file.read(memory.view, 20, 0)
-    assert bytes(memory.view[:20]) == os.pread(fd, 20, 0)
+    request = ReadRequest("/proc/version", fd, 1 << 20, [Extent(0, len(content), target.data_ptr(), False)])
+    moved = PinnedTransport("cpu").read(request)
     os.close(fd)
-    path = tmp_path / "file"
-    fd = os.open(path, os.O_RDWR | os.O_CREAT)
-    odd = memory.view[1 : PAGE + 1]  # unaligned memory at an aligned offset
-    with DirectFile(WriteRequest(str(path), fd, PAGE, []), direct=True) as file:
-        odd[:] = bytes(range(256)) * 16
-        file.write(odd, 0)
-        assert file.notes
-    assert path.read_bytes() == bytes(odd)
+    assert target.numpy().tobytes() == content
+    assert "does not take O_DIRECT" in moved.notes[0]
+
+
+def test_threads_and_staging_follow_the_setting_and_the_size(
+    file: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, fd = file
+    transport = PinnedTransport("cpu")
+    made = []
+    for threads, nbytes in ((3, 100), (3, 3 * MIB), (5, 40 * MIB), (200, 40 * MIB)):
+        monkeypatch.setenv("FASTIO_IO_THREADS", str(threads))
+        target = torch.empty(nbytes, dtype=torch.uint8)
+        transport.ring.trim()
+        transport.read(ReadRequest(path, fd, LARGE.size, [Extent(0, nbytes, target.data_ptr(), False)], resident=True))
+        made.append(transport.ring.made)
     os.close(fd)
+    assert made == [1, 3, 5, 16]
 
 
 @given(

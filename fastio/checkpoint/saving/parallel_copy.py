@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from fastio import processors
 from fastio._native import Control, Digests, JoinOnExit
 from fastio.runtime.interrupt_safe_thread import NoThreadError, WorkThread
 
@@ -77,7 +77,7 @@ def copy_all(copies: Iterable[Copy], digests: Digests | None = None) -> set[int]
     made: set[int] = set()
     _copy_small(small, made)
     nbytes = sum(chunk.nbytes for chunk in chunks)
-    threads = min(len(os.sched_getaffinity(0)), _MOST_THREADS, -(-nbytes // _CHUNK))
+    threads = min(processors.count(), _MOST_THREADS, -(-nbytes // _CHUNK))
     work = _Work(chunks, digests, made)
 
     def begin(within: JoinOnExit) -> None:

@@ -78,11 +78,36 @@ void test_a_span_is_cut_at_multiples_of_the_block() {
     CHECK(units[3].begin == 8 * kMiB && units[3].end == 9 * kMiB, "the last is short");
 }
 
+// Each thread takes the next unit when it has read its last one, all at the same speed.
+void test_threads_have_equal_shares() {
+    constexpr uint64_t kShard = 155 * kMiB, kBlock = 2 * kMiB;
+    const Extents one({{64, kShard, at(5 * kHugePage + 64), true}}, kSize);
+    std::vector<Extent> many;
+    for (uint64_t number = 0; number < 2000; ++number) {
+        many.push_back({8 + number * 80'000, 79'000, at(kHugePage + number * 81'000), true});
+    }
+    for (unsigned threads : {2U, 4U, 8U, 16U}) {
+        for (const Extents& extents : {one, Extents(many, kSize)}) {
+            const uint64_t nbytes = extents.end() - extents.begin();
+            const uint64_t size = fastio::unit_size(nbytes, threads, kBlock, true);
+            const std::vector<ReadUnit> units = fastio::units_of_extents(extents, size);
+            check_all_once(extents, units, kBlock);
+            std::vector<uint64_t> shares(threads, 0);
+            for (const ReadUnit& unit : units) *std::min_element(shares.begin(), shares.end()) += unit.end - unit.begin;
+            const uint64_t most = *std::max_element(shares.begin(), shares.end());
+            CHECK(most * threads <= nbytes * 105 / 100, "%u threads: one has %lu bytes of %lu", threads,
+                  (unsigned long)most, (unsigned long)nbytes);
+        }
+        CHECK(fastio::unit_size(kShard, threads, kBlock, false) == kBlock, "new memory is faulted in by huge pages");
+    }
+}
+
 }  // namespace
 
 int main() {
     test_packed_rows_share_no_huge_page();
     test_small_extents_anywhere_share_units();
+    test_threads_have_equal_shares();
     test_a_span_is_cut_at_multiples_of_the_block();
     return 0;
 }

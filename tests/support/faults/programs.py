@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 import fastio
-from fastio.backends._copies import ThreadCopies
 from fastio.backends.pinned import PinnedTransport
 from fastio.offload.stores.block_store import BlockStore
 from fastio.transports.transport import Extent, ReadRequest, WriteRequest
@@ -121,7 +120,7 @@ def bounce(path: str, faults: list[Json]) -> Json:
     """Write and read a file by the pinned transport, in host memory, under faults; ``notes`` are those of both."""
     source = torch.randint(0, 256, (NBYTES + 5,), dtype=torch.uint8)
     target = torch.zeros_like(source)
-    transport = PinnedTransport(ThreadCopies)
+    transport = PinnedTransport("cpu")
     notes: list[str] = []
 
     def there_and_back() -> None:

@@ -149,4 +149,11 @@ void copy_bytes(int device, void* destination, const void* source, size_t nbytes
              reinterpret_cast<uintptr_t>(source), nbytes, true);
 }
 
+void start_copy(Stream& stream, Engine engine, void* destination, const void* source, size_t nbytes) {
+    const auto to = reinterpret_cast<uintptr_t>(destination), from = reinterpret_cast<uintptr_t>(source);
+    const uintptr_t host = engine == Engine::to_device ? from : to;
+    TORCH_CHECK(is_registered(host), kEngineNames[static_cast<int>(engine)], ": the host's memory is not registered");
+    transfer(stream, engine, to, from, nbytes, true);
+}
+
 }  // namespace simulated

@@ -1,0 +1,12 @@
+// Copies to and from CUDA devices, by the driver's library, which is loaded when it is needed first.
+#pragma once
+
+#include "device/device_copies.hpp"
+
+namespace fastio {
+
+// The copies of the driver in the shared library of that name. Throws Refused, with the reason, if there is none or it
+// lacks a function. Whether there is a device shows when a stream is made. Nothing is loaded twice, or unloaded.
+const DeviceCopies* cuda_copies(const char* library = "libcuda.so.1");
+
+}  // namespace fastio
