@@ -76,7 +76,9 @@ class Rule(NamedTuple):
     def label(self, device: str) -> int:
         """The length of the rule's label that is the device or its class; 0 if there is none."""
         labels = self.where.get("device", ())
-        return max((len(str(one)) for one in labels if device == one or device.startswith((f"{one} ", f"{one},"))), default=0)
+        return max(
+            (len(str(one)) for one in labels if device == one or device.startswith((f"{one} ", f"{one},"))), default=0
+        )
 
 
 NOTHING = Rule({}, Prior([(0, {})]), {})

@@ -9,7 +9,8 @@ import torch
 from fastio.errors import FormatError, UnsupportedError
 from fastio.formats.layout import storage_offset_bytes
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)  # never fake
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Classes whose tensors have memory of their own, or are on the meta device."""
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _is_functorch = torch._C._functorch.is_functorch_wrapped_tensor
 
@@ -25,9 +26,9 @@ def check_mode(path: str, file_format: str) -> None:
 
 def check(path: str, entry: str, tensor: torch.Tensor) -> None:
     """Raise FormatError for a tensor that the formats cannot hold; ``entry`` names it in the message."""
-    problem = _problem(tensor)
-    if problem:
-        raise FormatError(f"{path}: {entry} {problem}")
+    found = problem(tensor)
+    if found:
+        raise FormatError(f"{path}: {entry} {found}")
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
@@ -39,7 +40,7 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + (last + 1) * tensor.element_size()
 
 
-def _problem(tensor: Any) -> str:
+def problem(tensor: Any) -> str:
     """Return why the elements of a tensor cannot be written, and the cure; empty if they can."""
     if _is_functorch(tensor):
         return "belongs to a transform of torch.func (vmap, grad); save what the transform returns"
@@ -48,7 +49,7 @@ def _problem(tensor: Any) -> str:
     if tensor.layout != torch.strided or tensor.is_quantized:
         return "is sparse or quantized; call .to_dense() or .dequantize(), or save it as .pt"
     storage = tensor.untyped_storage()
-    if tensor.is_meta or (type(tensor) not in _PLAIN and storage.device.type == "meta"):
+    if tensor.is_meta or (type(tensor) not in PLAIN and storage.device.type == "meta"):
         return "has a shape, but no data (it is on the meta device, or fake); give it some first"
     if tensor.numel() == 0:
         return ""

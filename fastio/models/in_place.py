@@ -6,7 +6,7 @@ the tensor is not contiguous, they are read into a buffer of bounded size, compa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,14 +20,12 @@ from fastio.formats.layout import storage_offset_bytes
 from fastio.formats.safetensors.format import tensor_on
 from fastio.memory.load_buffers import LoadBuffers, Region, is_aligned
 from fastio.memory.raw_memory import mark_overwritten, synchronize
-from fastio.models.part_batches import BATCH_BYTES, Part, batches
+from fastio.models.part_batches import BATCH_BYTES, Batch, Part, batches
 from fastio.models.part_reads import read_batch, read_into
 from fastio.models.partial_load import PartialLoad
 from fastio.models.weight_files import WeightFile, WeightFiles
-from fastio.results import publish
+from fastio.results import Transfer, publish
 from fastio.transports.transport import Extent
-
-_CPU = torch.device("cpu")
 
 
 def fill_in_place(
@@ -65,8 +63,9 @@ def fill_in_place(
     synchronize({target.device for target in targets.values()})
     for (file, _), ahead in straight.items():
         _fill_straight(file, ahead, policy, partial)
-    for device, parts in copied.items():
-        copy_parts(parts, targets, device, policy, partial)
+    for parts in copied.values():
+        for batch in batches(parts, BATCH_BYTES, BATCH_BYTES):
+            _copy_batch(batch, targets, policy, partial)
 
 
 class _Straight(NamedTuple):
@@ -93,45 +92,37 @@ def _fill_straight(file: WeightFile, ahead: list[_Straight], policy: Any, partia
             mark_overwritten(one.target)
 
 
-def copy_parts(
-    parts: Iterable[Part], targets: Mapping[str, torch.Tensor], device: torch.device, policy: Any, partial: PartialLoad
-) -> None:
-    """Copy whole tensors of files to their targets, all on one device, by way of at most 32 MiB of memory there.
+def _copy_batch(batch: Batch, targets: Mapping[str, torch.Tensor], policy: Any, partial: PartialLoad) -> None:
+    """Copy whole tensors of a file to their targets, all on one device, by way of at most 32 MiB of memory there.
 
-    Tensors that a ``.pt`` stores with strides are the exception: each takes memory for all of it.
+    A tensor that a ``.pt`` stores with strides is the exception: it takes memory for all of it.
     """
-    for batch in batches(list(parts)):
-        first = batch.parts[0]
-        if batch.nbytes > BATCH_BYTES and first.entry.stride is None:
-            with partial.step([first.name]):
-                _copy_pieces(first, targets[first.name], policy)
-            continue
-        with partial.step():
-            tensors = read_batch(batch, device, policy)
-        with partial.step([part.name for part in batch.parts]):
-            for part, tensor in zip(batch.parts, tensors, strict=True):
-                copy_into(targets[part.name], tensor)
+    first = batch.parts[0]
+    if batch.nbytes > BATCH_BYTES and first.entry.stride is None:
+        with partial.step([first.name]):
+            _copy_pieces(first, targets[first.name], policy)
+        return
+    with partial.step():
+        tensors = read_batch(batch, targets[first.name].device, policy)
+    with partial.step([part.name for part in batch.parts]):
+        for part, tensor in zip(batch.parts, tensors, strict=True):
+            copy_into(targets[part.name], tensor)
 
 
 def copy_into(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copy values, converted to the target's dtype, without a trace for autograd."""
     with torch.inference_mode(target.is_inference()), torch.no_grad():
-        target.copy_(source)
+        # Into strided memory torch converts one by one, which gives NaNs other bits than to() does.
+        target.copy_(source if target.is_contiguous() else source.to(target.dtype))
 
 
 def _copy_pieces(part: Part, target: torch.Tensor, policy: Any) -> None:
     """Copy a large tensor a piece at a time; compare the CRC-32 of them all at the end."""
-    file, dtype, transfers = part.file, part.entry.dtype, []
-    device = target.device if is_filled(target.device.type, file.format) else _CPU
-    value, offset = 0, part.offset
-    for piece in pieces_of(target, BATCH_BYTES // dtype.itemsize):
-        region = Region(part.name, offset, piece.numel() * dtype.itemsize, 0)
-        is_compared = part.crc is not None
-        buffers = LoadBuffers(file.path, [region], device, is_compared, is_aligned(offset, dtype.itemsize))
-        transfer, (crc,) = read_extents(
-            file.path, file.fd, file.size, buffers.extents, buffers.span, policy, None, file.format
-        )
-        copy_into(piece, tensor_on(buffers.storage(region), dtype, list(piece.shape)))
+    file = part.file
+    value, offset, transfers = 0, part.offset, []
+    for piece in pieces_of(target, BATCH_BYTES // part.entry.dtype.itemsize):
+        region = Region(part.name, offset, piece.numel() * part.entry.dtype.itemsize, 0)
+        transfer, crc = _copy_piece(part, region, piece, policy)
         value, offset = crc32_combine(value, crc, region.nbytes), offset + region.nbytes
         transfers.append(transfer)
     file.check_unchanged()
@@ -140,6 +131,19 @@ def _copy_pieces(part: Part, target: torch.Tensor, policy: Any) -> None:
     notes = (UNSEALED,) if file.verify and part.crc is None else ()
     for transfer in transfers:
         publish(replace(transfer, verified=part.crc is not None, fallbacks=(*notes, *transfer.fallbacks)))
+
+
+def _copy_piece(part: Part, region: Region, piece: torch.Tensor, policy: Any) -> tuple[Transfer, int]:
+    """Copy a part of a tensor; return how it was read, and its CRC-32. The memory for it ends with this call."""
+    file, dtype = part.file, part.entry.dtype
+    device = piece.device if is_filled(piece.device.type, file.format) else torch.device("cpu")
+    aligned = is_aligned(region.offset, dtype.itemsize)
+    buffers = LoadBuffers(file.path, [region], device, part.crc is not None, aligned)
+    transfer, (crc,) = read_extents(
+        file.path, file.fd, file.size, buffers.extents, buffers.span, policy, None, file.format
+    )
+    copy_into(piece, tensor_on(buffers.storage(region), dtype, list(piece.shape)))
+    return transfer, crc
 
 
 def pieces_of(tensor: torch.Tensor, most: int) -> Iterator[torch.Tensor]:

@@ -9,7 +9,7 @@ import torch
 
 from fastio.errors import FormatError, ModelMismatchError, quoted
 from fastio.formats.detect import PT
-from fastio.models.module_tensors import ModuleTensors, own_loading, tied_groups
+from fastio.models.module_tensors import ModuleTensors, tied_groups
 from fastio.models.partial_load import listed
 from fastio.models.weight_files import WeightFiles
 
@@ -36,12 +36,11 @@ class LoadPlan(NamedTuple):
 
 
 class Target(NamedTuple):
-    """How errors call what tensors are loaded into, how to give it other dtypes, and the ``module``, if it is one."""
+    """How errors call what tensors are loaded into, how to give it other dtypes."""
 
     kind: str
     noun: str
     conversion: str
-    module: torch.nn.Module | None = None
 
 
 STATE = Target("state", "state", "give it a tensor of {}")
@@ -49,7 +48,7 @@ STATE = Target("state", "state", "give it a tensor of {}")
 
 def module_target(model: torch.nn.Module) -> Target:
     """How errors call a module."""
-    return Target(type(model).__name__, "module", "call model.to({}) before", model)
+    return Target(type(model).__name__, "module", "call model.to({}) before")
 
 
 def wanted_dtype(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
@@ -95,7 +94,7 @@ def plan_load(
     if problems:
         said = "\n    ".join([*problems[:_SHOWN], *([f"and {len(problems) - _SHOWN} more"] * (len(problems) > _SHOWN))])
         ignored = "; strict=False ignores names that one side lacks" if strict and (missing or unexpected) else ""
-        renaming = _renaming(target.module) if missing or unexpected else ""
+        renaming = _renaming(found) if missing or unexpected else ""
         raise ModelMismatchError(
             f"{files.described} cannot be loaded into this {target.kind}:\n    {said}\n"
             f"Nothing was loaded. Make the {target.noun} as it was saved{ignored}{nested}{renaming}"
@@ -103,10 +102,9 @@ def plan_load(
     return LoadPlan(names, aliases, overlapping, missing, unexpected)
 
 
-def _renaming(module: torch.nn.Module | None) -> str:
+def _renaming(found: ModuleTensors) -> str:
     """The cure for names that a module's hooks would change: they run after names were compared."""
-    has_hooks = module is not None and bool(own_loading(module))
-    return "; if its hooks rename tensors, load by fastio.load_file and model.load_state_dict" if has_hooks else ""
+    return "; if its hooks rename tensors, load by fastio.load_file and model.load_state_dict" if found.own else ""
 
 
 def _is_stored_once(files: WeightFiles, name: str, kept: str) -> bool:
@@ -139,10 +137,12 @@ def _problem(name: str, found: ModuleTensors, files: WeightFiles, target: Target
         raise FormatError(
             f"this {target.kind}: {quoted(name)} is expanded: its elements share memory; give it a clone()"
         )
+    wanted = wanted_dtype(tensor, dtype)
+    if entry.shape == shape and entry.dtype == wanted == tensor.dtype:
+        return ""
     where = f"{quoted(name)} in {files.file_of[name].path}"
     if entry.shape != shape:
         return f"{where} has shape {quoted(entry.shape)}, the {target.noun}'s has {quoted(shape)}"
-    wanted = wanted_dtype(tensor, dtype)
     if tensor.dtype != wanted and not tensor.is_meta:
         cure = target.conversion.format(wanted)
         return f"{quoted(name)} of the {target.noun} has dtype {tensor.dtype}, dtype={wanted} was asked for: {cure}"

@@ -9,7 +9,7 @@ import torch
 from fastio.engine.tool_selection import check
 from fastio.models.device_places import device_places
 from fastio.models.load_plan import LoadPlan, module_target, plan_load, wanted_dtype
-from fastio.models.module_tensors import ModuleTensors, is_within, module_tensors, own_loading
+from fastio.models.module_tensors import ModuleTensors, is_within, module_tensors
 from fastio.models.partial_load import PartialLoad
 from fastio.models.rank_group import RankGroup, rank_group, together
 from fastio.models.rank_loads import compare_loads, fill_in_place_together, read_new_together
@@ -106,7 +106,7 @@ def _load(
         with open_weights(filename, verify) as files:
             plan = plan_load(module_target(model), found, files, strict, dtype)
             skip_damaged = atomic and not strict
-            own = {""} if atomic else own_loading(model)
+            own = {""} if atomic else found.own
             new: dict[str, torch.device] = {}
             converted: dict[str, torch.Tensor] = {}
             filled: dict[str, torch.Tensor] = {}
@@ -122,7 +122,7 @@ def _load(
                     new[name] = place_of(name)
                 else:
                     converted[name] = torch.empty(tensor.shape, dtype=dtype, device=place_of(name))
-            partial = PartialLoad("module", {name for name, t in found.tensors.items() if not t.is_meta})
+            partial = PartialLoad("module", [name for name, one in found.tensors.items() if not one.is_meta])
             arguments = {"function": "load_model", "strict": strict, "atomic": atomic, "dtype": dtype, "verify": verify}
             compare_loads(ranks, arguments, files, new, {**converted, **filled}, plan.overlapping)
             loaded, damaged = read_new_together(ranks, new, files, policy, skip_damaged)

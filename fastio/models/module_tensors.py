@@ -9,7 +9,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from fastio.errors import UnsupportedError, quoted
+from fastio.errors import FormatError, UnsupportedError, quoted
 from fastio.formats import dense_tensors
 
 _PLAIN_LOADING = (torch.nn.Module._load_from_state_dict, torch.nn.modules.batchnorm._NormBase._load_from_state_dict)
@@ -19,11 +19,13 @@ class ModuleTensors(NamedTuple):
     """What a module's state dict holds.
 
     ``tensors`` are its parameters and buffers, themselves. ``others`` are names whose shape the module does not fix:
-    extra states, and parameters of lazy modules.
+    extra states, and parameters of lazy modules. ``own`` are the names of submodules that do more than copy values when
+    a state dict is loaded or made, with all that they contain; ``""`` is the module itself.
     """
 
     tensors: dict[str, torch.Tensor]
     others: set[str]
+    own: set[str]
 
 
 class TiedGroup(NamedTuple):
@@ -48,48 +50,70 @@ def module_tensors(model: torch.nn.Module) -> ModuleTensors:
     whose memory was freed.
     """
     tensors, others = {}, set()
-    for name, value in model.state_dict(keep_vars=True).items():
-        is_extra = name.rpartition(".")[2] == "_extra_state"
-        if is_extra or is_lazy(value) or not isinstance(value, torch.Tensor):
-            others.add(name)
-        elif is_tensor_of_tensors(value):
-            raise UnsupportedError(
-                f"{quoted(name)} is a {type(value).__name__}, which holds other tensors; load and save such a model "
-                "by torch.distributed.checkpoint with fastio.distributed"
-            )
-        else:
-            if not value.is_meta:
-                dense_tensors.check(f"this {type(model).__name__}", quoted(name), value)
-            tensors[name] = value
-    return ModuleTensors(tensors, others)
+    state, own = _walk(model)
+    for name, value in state.items():
+        if type(value) not in dense_tensors.PLAIN or name.endswith("_extra_state"):
+            is_extra = name.rpartition(".")[2] == "_extra_state"
+            if is_extra or is_lazy(value) or not isinstance(value, torch.Tensor):
+                others.add(name)
+                continue
+            if is_tensor_of_tensors(value):
+                raise UnsupportedError(
+                    f"{quoted(name)} is a {type(value).__name__}, which holds other tensors; load and save such a "
+                    "model by torch.distributed.checkpoint with fastio.distributed"
+                )
+        if not value.is_meta:
+            problem = dense_tensors.problem(value)
+            if problem:
+                raise FormatError(f"this {type(model).__name__}: {quoted(name)} {problem}")
+        tensors[name] = value
+    return ModuleTensors(tensors, others, own)
 
 
-def is_tensor_of_tensors(value: torch.Tensor) -> bool:
-    """Whether a tensor has no memory of its own, but holds other tensors, as a DTensor does."""
-    return bool(is_traceable_wrapper_subclass(value))
+def _walk(model: torch.nn.Module) -> tuple[dict[str, Any], set[str]]:
+    """``model.state_dict(keep_vars=True)``, and the names of the submodules with their own loading."""
+    found: dict[str, Any] = {}
+    own: set[str] = set()
+    is_plain = True
 
+    def visit(module: torch.nn.Module, prefix: str) -> None:
+        nonlocal is_plain
+        if _has_own_saving(module):
+            is_plain = False
+            own.add(prefix[:-1])
+        elif _has_own_loading(module):
+            own.add(prefix[:-1])
+        found.update({prefix + name: value for name, value in module._parameters.items() if value is not None})
+        hidden = module._non_persistent_buffers_set
+        for name, value in module._buffers.items():
+            if value is not None and name not in hidden:
+                found[prefix + name] = value
+        for name, child in module._modules.items():
+            if child is not None:
+                visit(child, f"{prefix}{name}.")
 
-def own_loading(model: torch.nn.Module) -> set[str]:
-    """The names of submodules that do more than copy values when a state dict is loaded or made; ``""`` is the model.
-
-    Hooks of a submodule, and methods that it overrides, see it with all that it contains.
-    """
+    visit(model, "")
     if type(model).load_state_dict is not torch.nn.Module.load_state_dict:
-        return {""}
-    if not any(map(_has_own_loading, model.modules())):  # takes half the time of finding the names
-        return set()
-    return {name for name, module in model.named_modules(remove_duplicate=False) if _has_own_loading(module)}
+        own.add("")
+    return (found if is_plain else dict(model.state_dict(keep_vars=True))), own
+
+
+def _has_own_saving(module: torch.nn.Module) -> bool:
+    kind, plain = type(module), torch.nn.Module
+    return bool(
+        module._state_dict_hooks
+        or module._state_dict_pre_hooks
+        or kind.state_dict is not plain.state_dict
+        or kind._save_to_state_dict is not plain._save_to_state_dict
+        or kind.get_extra_state is not plain.get_extra_state
+    )
 
 
 def _has_own_loading(module: torch.nn.Module) -> bool:
-    kind = type(module)
     return bool(
         module._load_state_dict_pre_hooks
         or module._load_state_dict_post_hooks
-        or module._state_dict_hooks
-        or kind._load_from_state_dict not in _PLAIN_LOADING
-        or kind._save_to_state_dict is not torch.nn.Module._save_to_state_dict
-        or kind.state_dict is not torch.nn.Module.state_dict
+        or type(module)._load_from_state_dict not in _PLAIN_LOADING
     )
 
 
@@ -100,6 +124,11 @@ def is_within(name: str, modules: set[str]) -> bool:
         if name in modules:
             return True
     return False
+
+
+def is_tensor_of_tensors(value: torch.Tensor) -> bool:
+    """Whether a tensor has no memory of its own, but holds other tensors, as a DTensor does."""
+    return bool(is_traceable_wrapper_subclass(value))
 
 
 def tied_groups(tensors: Mapping[str, torch.Tensor]) -> list[TiedGroup]:

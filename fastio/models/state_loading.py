@@ -110,4 +110,4 @@ def _tensors_of(state: Any) -> ModuleTensors:
                 f"the state: {quoted(name)} is a {type(tensor).__name__}, which holds other tensors; load into those"
             )
         dense_tensors.check("the state", quoted(name), tensor)
-    return ModuleTensors(tensors, set())
+    return ModuleTensors(tensors, set(), set())

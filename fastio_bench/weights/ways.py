@@ -30,12 +30,12 @@ def shards(folder: Path, suffix: str = ".safetensors") -> list[str]:
 
 
 def _fastio_into(model: Model, folder: Path, module: Any) -> Any:
-    import_module("fastio").load_model(module, folder, atomic=False)
+    import_module("fastio").load_model(module, folder)
     return module
 
 
 def _fastio_atomic_into(model: Model, folder: Path, module: Any) -> Any:
-    import_module("fastio").load_model(module, folder)
+    import_module("fastio").load_model(module, folder, atomic=True)
     return module
 
 

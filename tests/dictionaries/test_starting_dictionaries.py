@@ -109,5 +109,11 @@ def test_the_closest_label_of_a_device_decides() -> None:
             for tool, device in (("a", ["cpu", "cuda"]), ("b", "cuda NVIDIA H100 80GB HBM3"), ("c", "cuda NVIDIA"))
         ]
     )
-    for device, tool in (("cuda AMD", "a"), (H100.partition(",")[0], "b"), (H100, "b"), ("cuda NVIDIA H200", "c"), ("cpu", "a")):
+    for device, tool in (
+        ("cuda AMD", "a"),
+        (H100.partition(",")[0], "b"),
+        (H100, "b"),
+        ("cuda NVIDIA H200", "c"),
+        ("cpu", "a"),
+    ):
         assert rule_for(rules, Context("load", "pt", device, resident=True)).prior.lists(tool), device

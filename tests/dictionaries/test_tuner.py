@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from fastio.dicts.context import small_class
 from fastio.dicts.priors import NOTHING, Prior, Rule, rule_for
-from fastio.dicts.sizes import BUCKETS, bucket_nbytes, bucket_of
 from fastio.dicts.shipped import shipped_rules
+from fastio.dicts.sizes import BUCKETS, bucket_nbytes, bucket_of
 from fastio.dicts.tuner import Tuner
 from fastio_bench.tools import replaying, replays, trace
 from fastio_bench.tools.replaying import expected_over_oracle, share_best, slowed, timed

@@ -43,6 +43,22 @@ def test_a_module_on_a_device_is_loaded(tmp_path: Path, atomic: bool) -> None:
 
 
 @pytest.mark.gpu
+def test_a_map_of_devices_divides_a_module(tmp_path: Path) -> None:
+    expected = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), nn.Linear(8, 8))
+    fastio.save_model(expected, tmp_path / "a.safetensors")
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), nn.Linear(8, 8))
+    model[2].to_empty(device="cpu")
+    places = {"": DEVICE, "1": "cpu", "1.1": torch.device(DEVICE), "1.1.bias": "cpu", "2": DEVICE}
+    assert fastio.load_model(model, tmp_path / "a.safetensors", device=places) == ([], [])
+    assert {name: tensor.device.type for name, tensor in model.state_dict().items()} == {
+        "0.weight": DEVICE, "0.bias": DEVICE, "1.0.weight": "cpu", "1.0.bias": "cpu", "1.1.weight": DEVICE,
+        "1.1.bias": "cpu", "2.weight": "cpu", "2.bias": "cpu",
+    }  # fmt: skip
+    assert all(torch.equal(tensor.cpu(), expected.state_dict()[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.gpu
 def test_pt_files_and_state_dicts_on_a_device(tmp_path: Path) -> None:
     path, tensors = tmp_path / "a.pt", {"a": torch.randn(64, 300), "b": torch.arange(7), "turned": torch.ones(2, 3).t()}
     fastio.save(tensors, path)

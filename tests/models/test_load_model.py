@@ -1,9 +1,11 @@
-"""load_model does what safetensors' own does, straight into modules, and leaves a module as it was if it cannot."""
+"""load_model does what safetensors' own does, straight into modules, and says what a failure left in them."""
 
 from __future__ import annotations
 
 import copy
+import errno
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ import torch
 from torch import nn
 
 import fastio
+from fastio.models import in_place, module_loading
 from fastio.models.part_batches import Batch
 from fastio.models.part_reads import read_batch
+from objects import same
 
 
 class Model(nn.Module):
@@ -181,7 +185,7 @@ def test_shapes_and_dtypes_are_compared_before_anything_is_read(saved: Path, str
 
 
 def fail_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut the file short before the ``number``-th batch is read."""
+    """Cut the file short before the ``number``-th tensor is read into new memory."""
     seen = []
 
     def failing(batch: Batch, *arguments: Any) -> list[torch.Tensor]:
@@ -190,28 +194,164 @@ def fail_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
             os.truncate(batch.parts[0].file.path, batch.parts[0].offset + 1)
         return read_batch(batch, *arguments)
 
-    monkeypatch.setattr("fastio.models.module_loading.read_batch", failing)
-    monkeypatch.setattr("fastio.models.part_reads.BATCH_BYTES", 4096)
+    monkeypatch.setattr("fastio.models.new_tensors.read_batch", failing)
     monkeypatch.setattr(
-        "fastio.models.module_loading.batches", lambda parts: [Batch([p], [0]) for p in parts if p.nbytes]
+        "fastio.models.new_tensors.batches", lambda parts, *_: [Batch([p], [0]) for p in parts if p.nbytes]
     )
 
 
 @pytest.mark.parametrize("number", [1, 5, 15])
-def test_a_read_that_fails_leaves_the_module_as_it_was(
+def test_a_read_that_fails_leaves_the_module_as_it_was_if_it_is_asked_to(
     saved: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_at(number, monkeypatch)
     model = Model(2)
     before = values(model)
-    with pytest.raises(fastio.CorruptFileError, match=r"model\.safetensors"):
-        fastio.load_model(model, saved)
+    with pytest.raises(fastio.CorruptFileError, match=r"model\.safetensors") as failed:
+        fastio.load_model(model, saved, atomic=True)
+    assert "partly filled" not in str(failed.value)
     assert equal(values(model), before)
+
+
+@pytest.mark.parametrize("number", [1, 5, 15])
+def test_tensors_on_the_meta_device_stay_there_if_a_read_fails(
+    saved: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_at(number, monkeypatch)
     with torch.device("meta"):
         model = Model(2)
-    with pytest.raises(fastio.CorruptFileError):
+    model.frozen = nn.Parameter(torch.full((7,), 5.0))
+    with pytest.raises(fastio.CorruptFileError) as failed:
         fastio.load_model(model, saved)
-    assert all(tensor.is_meta for tensor in model.state_dict().values())
+    assert "partly filled" not in str(failed.value)
+    assert all(tensor.is_meta for name, tensor in model.state_dict().items() if name != "frozen")
+    assert torch.equal(model.frozen, torch.full((7,), 5.0))
+
+
+def shards_of_layers(folder: Path) -> nn.Sequential:
+    """Save six linear layers into three shards, two each; return them."""
+    torch.manual_seed(1)
+    expected = nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(6)))
+    fastio.save_model(expected, folder, max_shard_size=2 * 16 * 16 * 4)
+    assert len(list(folder.glob("*.safetensors"))) == 3
+    return expected
+
+
+def sevens() -> nn.Sequential:
+    model = nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(6)))
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, 7)
+    return model
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_damage_in_the_last_shard_is_an_error_that_names_what_is_filled(tmp_path: Path, strict: bool) -> None:
+    expected = shards_of_layers(tmp_path)
+    path = sorted(tmp_path.glob("*.safetensors"))[-1]
+    content = bytearray(path.read_bytes())
+    content[content.index(expected[5].weight.detach().numpy().tobytes()) + 5] ^= 1
+    path.write_bytes(content)
+    model = sevens()
+    with pytest.raises(fastio.ChecksumError, match=r"00003-of-00003.*'5\.weight'.*CRC-32") as failed:
+        fastio.load_model(model, tmp_path, strict=strict)
+    said = (
+        "; this module is partly filled (loaded: '0.weight', '1.weight', '2.weight', '3.weight', '4.weight'; "
+        "damaged, or read in part: '5.weight'): load it again"
+    )
+    assert said in str(failed.value)
+    assert said in str(pickle.loads(pickle.dumps(failed.value)))
+    assert failed.value.record == "5.weight"
+    assert all(torch.equal(model[number].weight, expected[number].weight) for number in range(5))
+    fastio.load_model(model, tmp_path, verify=False)
+    assert torch.equal(model[0].weight, expected[0].weight)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_shard_that_is_cut_short_while_it_is_read_is_an_error_that_names_what_is_filled(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = shards_of_layers(tmp_path)
+    read, seen = in_place.read_into, []
+
+    def failing(file: Any, extents: Any, *arguments: Any, **keywords: Any) -> None:
+        seen.append(file)
+        if len(seen) == number:
+            os.truncate(file.path, extents[0].offset + 1)
+        read(file, extents, *arguments, **keywords)
+
+    monkeypatch.setattr("fastio.models.in_place.read_into", failing)
+    model = sevens()
+    with pytest.raises(fastio.CorruptFileError, match=f"0000{number}-of-00003.*partly filled") as failed:
+        fastio.load_model(model, tmp_path)
+    names = [f"'{layer}.weight'" for layer in range(6)]
+    good, bad, old = names[: 2 * number - 2], names[2 * number - 2 : 2 * number], names[2 * number :]
+    kinds = {"loaded": good, "damaged, or read in part": bad, "as they were": old}
+    assert "; ".join(f"{what}: {', '.join(some)}" for what, some in kinds.items() if some) in str(failed.value)
+    assert all(torch.equal(model[layer].weight, expected[layer].weight) for layer in range(2 * number - 2))
+    assert all(bool((model[layer].weight == 7).all()) for layer in range(2 * number, 6))
+
+
+def test_an_error_of_the_disk_keeps_its_class_and_errno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards_of_layers(tmp_path)
+
+    def failing(*arguments: Any, **keywords: Any) -> None:
+        raise fastio.TransferError(errno.EIO, "read", "the file", 4096)
+
+    monkeypatch.setattr("fastio.models.in_place.read_into", failing)
+    with pytest.raises(fastio.TransferError, match=r"read failed at offset 4096: .*'0\.weight'") as failed:
+        fastio.load_into(sevens().state_dict(), tmp_path)
+    assert (failed.value.errno, failed.value.filename, failed.value.offset) == (errno.EIO, "the file", 4096)
+    assert "this state is partly filled" in str(failed.value)
+
+
+def spoil_header(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[8] ^= 1
+    path.write_bytes(content)
+
+
+def replace_behind_its_sidecar(path: Path) -> None:
+    """Make the checksums of another file the file's."""
+    fastio.seal(path)
+    safetensors.torch.save_file({"4.weight": torch.ones(16, 16), "5.weight": torch.ones(16, 16)}, path)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: os.truncate(path, path.stat().st_size - 4),
+        spoil_header,
+        lambda path: path.unlink(),
+        lambda path: safetensors.torch.save_file({"4.weight": torch.ones(2), "5.weight": torch.ones(16, 16)}, path),
+        replace_behind_its_sidecar,
+    ],
+)
+def test_what_can_be_known_of_any_shard_is_an_error_before_the_module_changes(tmp_path: Path, spoil: Any) -> None:
+    shards_of_layers(tmp_path)
+    spoil(sorted(tmp_path.glob("*.safetensors"))[-1])
+    model = sevens()
+    with pytest.raises(fastio.FastIOError) as failed:
+        fastio.load_model(model, tmp_path)
+    assert "partly filled" not in str(failed.value)
+    assert all(bool((parameter == 7).all()) for parameter in model.parameters())
+
+
+def test_a_file_that_changes_before_the_first_byte_is_read_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards_of_layers(tmp_path)
+    path = sorted(tmp_path.glob("*.safetensors"))[-1]
+    plan_load = module_loading.plan_load
+
+    def changing(*arguments: Any) -> Any:
+        os.utime(path, (1, 1))
+        return plan_load(*arguments)
+
+    monkeypatch.setattr("fastio.models.module_loading.plan_load", changing)
+    model = sevens()
+    with pytest.raises(fastio.CorruptFileError, match="written to while it was open"):
+        fastio.load_model(model, tmp_path)
+    assert all(bool((parameter == 7).all()) for parameter in model.parameters())
 
 
 def test_in_place_reads_take_no_second_copy_and_count_as_changes(saved: Path) -> None:
@@ -219,7 +359,7 @@ def test_in_place_reads_take_no_second_copy_and_count_as_changes(saved: Path) ->
     x = torch.randn(4, 32, requires_grad=True)
     loss = (model.layers[0][0](x) ** 2).sum()
     with fastio.record() as transfers:
-        fastio.load_model(model, saved, atomic=False)
+        fastio.load_model(model, saved)
     assert len(transfers) == 1  # one transfer fills them all
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
@@ -251,6 +391,88 @@ def test_hooks_of_the_module_run(tmp_path: Path, atomic: bool) -> None:
     fastio.load_model(model, tmp_path / "a", atomic=atomic)
     assert seen == [{"weight", "bias"}]
     assert torch.equal(model.weight, torch.ones(3, 3))
+
+
+def test_only_submodules_with_hooks_take_new_memory_and_hooks_see_what_load_state_dict_shows(tmp_path: Path) -> None:
+    def made() -> nn.Sequential:
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), nn.Linear(4, 4))
+
+    def hooked(model: nn.Sequential) -> list[Any]:
+        seen: list[Any] = []
+
+        def before(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+            old = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+            new = {name: state[prefix + name].clone() for name in old}
+            assert all(new[name].data_ptr() != tensor.data_ptr() for name, tensor in module.state_dict().items())
+            seen.extend([prefix, sorted(name for name in state if name.startswith(prefix)), old, new])
+
+        def after(module: nn.Module, keys: Any) -> None:
+            seen.extend([values(module), list(keys.missing_keys), list(keys.unexpected_keys)])
+
+        model[1].register_load_state_dict_pre_hook(before)
+        model[1].register_load_state_dict_post_hook(after)
+        return seen
+
+    expected = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), nn.Linear(4, 4))
+    fastio.save_model(expected, tmp_path / "a.safetensors")
+    model, plain = made(), made()
+    ours, theirs = hooked(model), hooked(plain)
+    with fastio.record() as transfers:
+        assert fastio.load_model(model, tmp_path / "a.safetensors") == ([], [])
+    plain.load_state_dict(expected.state_dict())
+    assert same(ours, theirs)
+    assert equal(values(model), values(expected))
+    assert [transfer.nbytes for transfer in transfers] == [160, 160]  # into new memory, and in place
+
+
+def test_a_hook_that_fails_says_what_is_filled(tmp_path: Path) -> None:
+    expected = shards_of_layers(tmp_path)
+    model = sevens()
+
+    def failing(*_: Any) -> None:
+        raise RuntimeError("a hook")
+
+    model[5].register_load_state_dict_pre_hook(failing)
+    with pytest.raises(RuntimeError, match=r"^a hook; this .* partly filled \(loaded: .*as they were: '5\.weight'"):
+        fastio.load_model(model, tmp_path)
+    assert torch.equal(model[0].weight, expected[0].weight)
+
+
+def test_a_module_that_makes_its_state_dict_by_itself_gets_the_values(tmp_path: Path) -> None:
+    """Its state dict holds copies: values that were read into them would be lost."""
+
+    class Scaled(nn.Linear):
+        def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+            destination[prefix + "weight"] = self.weight.detach().clone()
+
+    fastio.save_file({"0.weight": torch.ones(3, 3), "1.weight": torch.ones(3, 3)}, tmp_path / "a")
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), Scaled(3, 3, bias=False))
+    assert fastio.load_model(model, tmp_path / "a") == ([], [])
+    assert all(torch.equal(layer.weight, torch.ones(3, 3)) for layer in model)
+
+
+def test_an_expanded_parameter_is_refused_before_anything_changes(tmp_path: Path) -> None:
+    fastio.save_file({"a": torch.ones(3), "b": torch.ones(4)}, tmp_path / "a")
+    model = nn.Module()
+    model.a = nn.Parameter(torch.zeros(3))
+    model.register_buffer("b", torch.zeros(1).expand(4))
+    with pytest.raises(fastio.FormatError, match="'b' is expanded"):
+        fastio.load_model(model, tmp_path / "a")
+    assert not model.a.any()
+
+
+def test_a_map_of_devices_gives_each_new_tensor_its_place(tmp_path: Path) -> None:
+    shards_of_layers(tmp_path)
+    with torch.device("meta"):
+        model = nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(6)))
+    with pytest.raises(ValueError, match=r"device has no entry for '2\.weight': name one of its modules, or ''"):
+        fastio.load_model(model, tmp_path, device={"0": "cpu", "1.weight": "cpu", "22": "cpu", "2.weig": "cpu"})
+    for bad, error in (({"": "meta"}, ValueError), ({0: "cpu"}, TypeError), ({"": "disk"}, RuntimeError)):
+        with pytest.raises(error):
+            fastio.load_model(model, tmp_path, device=bad)
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert fastio.load_model(model, tmp_path, device={"": "cpu"}) == ([], [])
 
 
 def test_the_error_for_names_that_a_hook_would_change_has_the_cure(tmp_path: Path) -> None:
