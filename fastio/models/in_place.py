@@ -140,7 +140,7 @@ def _copy_piece(part: Part, region: Region, piece: torch.Tensor, policy: Any) ->
     aligned = is_aligned(region.offset, dtype.itemsize)
     buffers = LoadBuffers(file.path, [region], device, part.crc is not None, aligned)
     transfer, (crc,) = read_extents(
-        file.path, file.fd, file.size, buffers.extents, buffers.span, policy, None, file.format
+        file.path, file.fd, file.size, buffers.extents, buffers.span, policy, None, file.format, False, file.is_shared
     )
     copy_into(piece, tensor_on(buffers.storage(region), dtype, list(piece.shape)))
     return transfer, crc

@@ -103,7 +103,7 @@ def _load(
         raise TypeError(f"expected a module, got {type(model).__name__}; load_into fills the tensors of a dict")
     with gc_paused():  # a third of the time for ten thousand tensors
         found = module_tensors(model)
-        with open_weights(filename, verify) as files:
+        with open_weights(filename, verify, is_shared=ranks is not None) as files:
             plan = plan_load(module_target(model), found, files, strict, dtype)
             skip_damaged = atomic and not strict
             own = {""} if atomic else found.own

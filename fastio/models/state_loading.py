@@ -83,7 +83,7 @@ def _load(
     damaged: set[str] = set()
     with gc_paused():  # as in load_model
         found = _tensors_of(state)
-        with open_weights(filename, verify) as files:
+        with open_weights(filename, verify, is_shared=ranks is not None) as files:
             plan = plan_load(STATE, found, files, strict, dtype)
             targets = {name: found.tensors[name] for name in plan.names}
             new = {name: target.device for name, target in targets.items()} if atomic else {}

@@ -34,8 +34,8 @@ class WeightFile:
     number of a closed descriptor.
 
     ``verify``: its checksums are wanted. ``checksummed``: some of its tensors have any. ``unpickled``: the object of a
-    ``.pt``, with ``keep_object``. ``is_shared``: other processes read it too, so host memory is filled by way of the
-    page cache.
+    ``.pt``, with ``keep_object``. ``is_shared``: ranks of this machine read parts of it, so host memory is filled
+    by way of the page cache: what the kernel reads beyond one rank's part is another's.
     """
 
     def __init__(self, path: str, verify: bool, keep_object: bool = False, is_shared: bool = False) -> None:
@@ -192,9 +192,11 @@ def _check_index(located: Located, file_of: dict[str, WeightFile]) -> None:
 
 
 @contextlib.contextmanager
-def open_weights(where: Any, verify: bool = True, keep_object: bool = False) -> Iterator[WeightFiles]:
+def open_weights(
+    where: Any, verify: bool = True, keep_object: bool = False, is_shared: bool = False
+) -> Iterator[WeightFiles]:
     """The files of a model; closed at the end. See :func:`fastio.models.locate.locate` for ``where``."""
-    files = WeightFiles(where, verify, keep_object)
+    files = WeightFiles(where, verify, keep_object, is_shared)
     try:
         yield files
     finally:
