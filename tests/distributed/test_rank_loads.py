@@ -206,6 +206,21 @@ def test_ranks_that_stop_are_told_to_those_that_go_on(ranks: Ranks, saved: Path)
     assert ranks.run(rank_weights.stop_early, str(saved), []) == [("", "")] * WORLD
 
 
+def test_modules_with_hooks_are_loaded_through_them_on_all(ranks: Ranks, saved: Path) -> None:
+    assert ranks.run(rank_weights.load_hooked, str(saved), False) == [(("", ""), [])] * WORLD
+    for rank, ((kind, text), _) in enumerate(ranks.run(rank_weights.load_hooked, str(saved), True)):
+        assert kind == ("Strange" if rank == 1 else "FastIOError")
+        assert "it is strange" in text
+        assert ("rank 1 raised this" in text) is (rank != 1)
+
+
+def test_a_group_without_a_backend_for_a_device_is_refused(ranks: Ranks) -> None:
+    assert ranks.run(rank_weights.backend_of, "cpu") == ["gloo"] * WORLD
+    for good, text in ranks.answers(rank_weights.backend_of, "cuda"):
+        assert not good
+        assert "UnsupportedError: the process group has no backend for memory on cuda, it has cpu:gloo" in text
+
+
 def test_a_group_must_be_there(saved: Path) -> None:
     with pytest.raises(ValueError, match="call init_process_group first"):
         fastio.load_model(Model(2), saved, group=True)

@@ -13,6 +13,7 @@ from torch import nn
 
 import fastio
 from fastio.models import rank_loads
+from fastio.models.rank_group import RankGroup
 
 _groups: dict[int, Any] = {}
 
@@ -214,6 +215,32 @@ def load_undamaged(folder: str) -> Any:
     model = Model(2)
     result = fastio.load_model(model, folder, strict=False, atomic=True, group=True)
     return result, sorted(differences(model.state_dict(), Model(1).state_dict()))
+
+
+def backend_of(kind: str) -> str:
+    """The backend for a kind of memory in a group that has one for host memory only."""
+    return RankGroup(dist.new_group(backend="cpu:gloo")).backend(kind)
+
+
+class Strange(Exception):
+    """An error that cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__("it is strange")
+        self.function = lambda: None
+
+
+def load_hooked(folder: str, raising: bool) -> Any:
+    """Load into a module that sees its state dict itself, and raises an error on one rank."""
+    model = Model(2)
+
+    def hook(*_: object) -> None:
+        if raising and dist.get_rank() == 1:
+            raise Strange
+
+    model.register_load_state_dict_pre_hook(hook)
+    told = failing(fastio.load_model, model, folder, group=True)
+    return told, differences(model.state_dict(), Model(1).state_dict())
 
 
 def stop_early(folder: str, stopping: list[int]) -> tuple[str, str]:
