@@ -9,7 +9,6 @@ from fastio.runtime.gc_pause import gc_paused as _held_back
 with _held_back():
     from fastio import dicts as _dicts
     from fastio.api import load, save
-    from fastio.engine.verify import Verification, verify
     from fastio.errors import (
         CheckpointError,
         ChecksumError,
@@ -28,14 +27,15 @@ with _held_back():
     from fastio.formats.pt import torch_probe as _probe
     from fastio.inspect.explain import explain
     from fastio.inspect.tools import ToolStatus, tools
+    from fastio.inspect.verify import Verification, verify
     from fastio.results import SaveResult, Transfer, record
     from fastio.torch_patch import patch_torch
     from fastio.transports import registry as _registry
 
 if _TYPE_CHECKING:
     from fastio.checkpoint import Checkpointer
-    from fastio.engine.seal import Sealed, seal
     from fastio.hybrid import Hybrid
+    from fastio.inspect.seal import Sealed, seal
     from fastio.integrations.safetensors_patch import patch_safetensors
     from fastio.models import load_file, load_into, load_model, safe_open, save_file, save_model
     from fastio.models.conversion import convert
@@ -45,7 +45,7 @@ else:
         "Checkpointer": "checkpoint",
         "Hybrid": "hybrid",
         "Offload": "offload",
-        "Sealed": "engine.seal",
+        "Sealed": "inspect.seal",
         "convert": "models.conversion",
         "load_file": "models",
         "load_into": "models",
@@ -54,7 +54,7 @@ else:
         "safe_open": "models",
         "save_file": "models",
         "save_model": "models",
-        "seal": "engine.seal",
+        "seal": "inspect.seal",
     }
     _ROOMS = {*_LATER.values(), "distributed"}
 

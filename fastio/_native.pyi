@@ -208,6 +208,20 @@ def pickle(
 def unless_of(types: tuple[type, ...], function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that returns None for objects of exactly these types, and calls ``function`` for all others."""
 
+class HeaderRows:
+    """The entries of a safetensors header, which is added in parts; ``itemsizes`` has the bytes of an element.
+
+    ``add`` returns whether each entry is exactly a dtype of these, a shape and offsets that agree. ``in_order`` returns
+    the names by offset, bytes and name; None unless all of them fill ``room`` bytes without holes. ``row`` is dtype,
+    shape, begin and end of one; ``columns`` the dtypes and shapes of several.
+    """
+    def __init__(self, itemsizes: dict[str, int]) -> None: ...
+    def __len__(self) -> int: ...
+    def add(self, entries: dict[str, Any]) -> bool: ...
+    def in_order(self, room: int) -> list[str] | None: ...
+    def row(self, index: int) -> tuple[str, list[int], int, int]: ...
+    def columns(self, indices: list[int]) -> tuple[list[str], list[list[int]]]: ...
+
 def fault_signal(fd: int, nbytes: int) -> int:
     """Return the signal that kills a child process that maps a file and reads it: 0 if none, -1 if it cannot map it."""
 

@@ -8,9 +8,9 @@ import click
 
 from fastio.cli.files import files_of
 from fastio.cli.messages import DAMAGED, TROUBLE, complain, echo_json, visible
-from fastio.engine.seal import Sealed
-from fastio.engine.seal import seal as seal_file
 from fastio.errors import CorruptFileError, FastIOError
+from fastio.inspect.seal import Sealed
+from fastio.inspect.seal import seal as seal_file
 from fastio.sizes import format_size
 
 

@@ -8,9 +8,9 @@ import click
 
 from fastio.cli.files import files_of
 from fastio.cli.messages import DAMAGED, TROUBLE, echo_json, one_line, visible
-from fastio.engine.verify import verify as verify_file
 from fastio.errors import CorruptFileError, FastIOError
 from fastio.inspect.listing import contents
+from fastio.inspect.verify import verify as verify_file
 from fastio.sizes import format_size
 
 VERIFIED, NOT_VERIFIED, DAMAGE, UNREADABLE = "verified", "not verified", "damaged", "unreadable"

@@ -80,8 +80,12 @@ class CostModel:
 
     def excess(self, tool: str, bucket: int) -> float:
         """The logarithm of a tool's expected time at a bucket over what the prior has it take, beside other tools."""
-        terms = self._knots(tool, bucket, TOOL_KNOT)
-        return self.speed(tool) + sum(float(self._mean[index]) * share for index, share in terms.items())
+        knot, beyond = divmod(bucket, TOOL_KNOT)
+        share = beyond / TOOL_KNOT
+        weights = {(tool, 0, 0): 1.0, (tool, TOOL_KNOT, knot): 1 - share, (tool, TOOL_KNOT, knot + 1): share}
+        return sum(
+            float(self._mean[self._terms[key]]) * weight for key, weight in weights.items() if key in self._terms
+        )
 
     def speed(self, tool: str) -> float:
         """The logarithm of the tool's present time over its usual time."""

@@ -18,7 +18,7 @@ from fastio.dicts.tool_record import BLANK, Budget, ToolRecord, Try
 TRIES, MOST_TRIES = 0.005, 4.0  # share of the time for all tries, and usual calls to begin with
 FIRST_TRIES = 1.5  # usual calls at once for each tool that was not measured near a size yet
 ENOUGH_FIRST_CALLS = 2  # of other processes, near a size: the tool counts as measured there
-FREE_SECONDS, MOST_SHARE = 0.01, 0.03  # and share of this process's time, for all tries beside a tool with a prior
+FREE_SECONDS, MOST_SHARE = 0.01, 0.03  # for short calls, and share of this process's time: for tries beside a prior
 PAYBACK = 6.0  # the expected savings since the last call must be so many times the cost of a try
 FEW_TIMES_GAIN = (0.03, 0.03, 0.01)  # share of a call, added for a tool with 0, 1, 2 times: they may be outliers
 LEAST_SHARE = 0.0005  # of the time, for trying one tool
@@ -76,7 +76,8 @@ class Exploration:
                 budget = self.tries
                 at = max(own.due(cost, self.usual), budget.due(cost, self.usual))
             if plan.has_prior:  # a program may end after a few large calls, and what ships is seldom wrong
-                at = max(at, (self.paid + cost - FREE_SECONDS) / MOST_SHARE)
+                free = FREE_SECONDS if plan.seconds < FREE_SECONDS else 0.0
+                at = max(at, (self.paid + cost - free) / MOST_SHARE)
             if self.spent < at:
                 due = min(due, at)
             elif gain > most:

@@ -53,9 +53,9 @@ class Samples:
         self.values = [*kept.values, *_last(newer.values, newer.fresh)][-KEPT:]
         self.firsts = [*kept.firsts, *_last(newer.firsts, newer.fresh_firsts)][-KEPT:]
 
-    def expire(self) -> None:
-        """Drop the times on disk, and those of this process that are not there yet."""
-        self.fresh, self.fresh_firsts, self.rewritten = 0, 0, True
+    def clear(self) -> None:
+        """Drop the times, here and on disk."""
+        self.values, self.firsts, self.fresh, self.fresh_firsts, self.rewritten = [], [], 0, 0, True
 
     def written(self) -> None:
         self.fresh = self.fresh_firsts = 0

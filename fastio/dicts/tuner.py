@@ -124,7 +124,8 @@ class Tuner:
             seen, later = (self._model.predict(tool, bucket, value, first=one) for one in (True, False))
             if _is_fast(seen, FIRST_NOISE**2) or _is_fast(later, record.detector.noise**2):
                 self._sped_up(seen, FIRST_NOISE**2)
-                cell.fresh_firsts = 1  # the others are not stored
+                if not cell.firsts:
+                    cell.add(value + SHAPES[bucket], True)
             else:
                 self._model.update(seen, FIRST_NOISE**2)
         else:
@@ -146,8 +147,7 @@ class Tuner:
         self._drop_plans()
         for record in self.records.values():
             for cell in record.samples.values():
-                cell.values = []
-                cell.expire()
+                cell.clear()
 
     def times(self, nbytes: float, candidates: Sequence[str], *, keep: bool = False) -> dict[str, float]:
         """Seconds expected of each candidate that was measured at or near the size and does not fail, fastest first.
@@ -255,7 +255,8 @@ class Tuner:
                 self._model.change(seen, seen.residual, noise)
             else:
                 self._sped_up(seen, noise)
-                record.cell(bucket).fresh = 1
+                if not (cell := record.cell(bucket)).values:
+                    cell.add(value + SHAPES[bucket], False)
             detector.suspicion, moved = 0.0, math.inf
         else:
             moved = self._model.update(seen, noise / calls)
@@ -269,16 +270,20 @@ class Tuner:
         return abs(moved)
 
     def _slowdown(self, tool: str, bucket: int, record: ToolRecord) -> float:
-        """By which logarithm a tool is slower than before, or where that is unknown, far slower than the prior has it.
+        """By which logarithm a tool is slower than before, or where that is unknown, than the prior has it.
 
-        0 if it is not.
+        The latter counts if it is far slower, beside the other measured tools. 0 if it is not slower.
         """
         if record.speed_before is not None:
             return max(self._model.speed(tool) - record.speed_before, 0.0)
-        if not record.samples or not self.rule.prior.lists(tool):
+        lists = self.rule.prior.lists
+        if not record.samples or not lists(tool):
             return 0.0
-        excess = self._model.excess(tool, bucket)
-        return excess if excess > FAR else 0.0
+        excess = {
+            one: self._model.excess(one, bucket) for one, its in self.records.items() if its.samples and lists(one)
+        }
+        beyond = excess[tool] - min(excess.values())
+        return beyond if beyond > FAR else 0.0
 
     def _sped_up(self, seen: Prediction, noise: float) -> None:
         """Learn that a tool is faster than it ever was. The machine is, most likely, so the other tools are too.
@@ -289,7 +294,7 @@ class Tuner:
         if seen.residual < -FAR:
             for record in self.records.values():
                 for cell in record.samples.values():
-                    cell.expire()
+                    cell.clear()
 
     def _learn_waiting(self) -> None:
         """Count the calls since the last time, and learn the values that wait."""

@@ -86,21 +86,6 @@ class DataFile:
             self.close()  # otherwise Python issues a ResourceWarning
 
 
-def make_folder(path: str) -> None:
-    """Make a folder and its missing parents, durably. TransferError if that fails."""
-    missing = []
-    above = path
-    while above and not os.path.isdir(above):
-        missing.append(above)
-        above = os.path.dirname(above)
-    try:
-        os.makedirs(path, exist_ok=True)
-        for folder in reversed(missing):
-            sync_folder(os.path.dirname(folder) or os.curdir)
-    except OSError as error:
-        raise TransferError(error.errno or 0, "making the folder", path) from error
-
-
 @contextlib.contextmanager
 def folder_lock(folder: str) -> Iterator[bool]:
     """Hold a folder's lock; yields whether it is held.

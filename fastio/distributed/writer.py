@@ -15,12 +15,13 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from fastio.distributed import metadata as metadata_file
-from fastio.distributed.data_file import DataFile, logger, make_folder
+from fastio.distributed.data_file import DataFile, logger
 from fastio.distributed.items import Image, ImageBuilder
 from fastio.distributed.rare_gc import RareGC
 from fastio.distributed.stored_items import FORMAT, annotate
 from fastio.engine.progress import shown
 from fastio.engine.save import write_layout
+from fastio.files.new_folders import make_folders, remove_folders
 from fastio.results import publish
 from fastio.runtime.gc_pause import gc_paused
 
@@ -65,6 +66,7 @@ class Writer(StorageWriter):
         self.save_id = str(uuid.uuid4())
         self._rank: int | None = None
         self._file: DataFile | None = None
+        self._made: list[str] = []  # folders
         self._rare_gc = RareGC()
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -80,7 +82,7 @@ class Writer(StorageWriter):
         self._rare_gc.begin()
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        make_folder(self.path)
+        self._made = make_folders(self.path)
         if not self.overwrite and metadata_file.exists(self.path, self._rank):
             raise RuntimeError(f"Checkpoint already exists and {self.overwrite=}.")  # DCP's own message
         return plan if self._rank is None else _with_prefix(plan, self._rank)
@@ -93,6 +95,9 @@ class Writer(StorageWriter):
         done: Future[list[WriteResult]] = Future()
         try:
             done.set_result(self._write(plan, planner) if plan.items else [])
+        except BaseException:
+            remove_folders(self._made)  # those that no other rank has written into
+            raise
         finally:
             self._rare_gc.end()  # here, because DCP calls no further method if another rank fails
         return done

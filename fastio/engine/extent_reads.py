@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -83,8 +84,11 @@ def read_extents(
     control = Control()
     request = ReadRequest(path, fd, size, extents, span, plan.resident, control, cached)
 
+    # Interrupts and progress need a thread of its own for the transfer. Only the main thread is interrupted.
+    is_waited_for = progress is not None or threading.current_thread() is threading.main_thread()
+
     def work(execution: Execution) -> Outcome[Sequence[int]]:
-        with under_way(lambda: fill(request, execution), control, plan.nbytes) as job:
+        with under_way(lambda: fill(request, execution), control, plan.nbytes if is_waited_for else 0) as job:
             moved = job.wait(progress)
         return Outcome(moved, moved.checksums or ())
 

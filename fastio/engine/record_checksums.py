@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
+
 from fastio._native import crc32
-from fastio.errors import RefusedError
+from fastio.engine.executor import Execution, Outcome, execute
+from fastio.engine.tool_selection import plan_transfer
+from fastio.formats.detect import PT
 from fastio.formats.pt.reader import Archive, Record, crc_mismatch
 from fastio.formats.pt.zip_members import verify_members
 from fastio.formats.small_reads import blocks_at
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
-from fastio.transports.transport import Extent, ReadRequest, TransportResult, is_resident
+from fastio.transports.extent_rows import total_nbytes
+from fastio.transports.transport import LOAD, Extent, ReadRequest, is_resident
 
 _NOWHERE = 0  # the address of extents whose bytes are not kept: the threads that read them check them
 
@@ -31,7 +37,7 @@ def record_checksums(
         resident = is_resident(fd, size)
     if not hashers:
         extents = [Extent(record.offset, record.nbytes, _NOWHERE, True, name=record.name) for record in records]
-        return _read(ReadRequest(path, fd, size, extents, None, resident), notes).checksums or ()
+        return _read(ReadRequest(path, fd, size, extents, None, resident), notes)
     values = []
     for record, hasher in zip(records, hashers, strict=True):
         value = 0
@@ -44,15 +50,21 @@ def record_checksums(
     return values
 
 
-def _read(request: ReadRequest, notes: dict[str, None]) -> TransportResult:
+def _read(request: ReadRequest, notes: dict[str, None]) -> Sequence[int]:
     """Read, bypassing the page cache for a file that is not in it: a check must not evict other files."""
-    uring = registry.find("uring").transport
-    if not request.resident and uring is not None:
-        try:
-            return uring.read(request)
-        except RefusedError as refusal:
-            notes[f"verifying, uring: {refusal}"] = None
-    return registry.get("posix").read(request)
+    extents = request.extents
+    plan = plan_transfer(
+        LOAD, request.path, PT, {torch.device("cpu")}, total_nbytes(extents), len(extents), "r", "extents",
+        resident=bool(request.resident),
+    )  # fmt: skip
+    tools = ("posix",) if request.resident or registry.find("uring").transport is None else ("uring", "posix")
+
+    def work(execution: Execution) -> Outcome[Sequence[int]]:
+        moved = execution.move(request)
+        notes.update(dict.fromkeys(f"verifying, {failure}" for failure in execution.failures))
+        return Outcome(moved, moved.checksums or ())
+
+    return execute(plan, work, time.perf_counter(), request.control, tools, asks=False)[1]
 
 
 def checksum(path: str, fd: int, size: int) -> int:

@@ -16,6 +16,7 @@ from fastio._native import Descriptor, wait_closed
 from fastio._native import allocate as allocate_blocks
 from fastio.errors import NotReplaceableError, TransferError
 from fastio.files import temporary_file
+from fastio.files.full_write import write_all
 from fastio.files.permissions import FilePermissions
 from fastio.files.save_target import find
 from fastio.runtime.native_errors import translate_native_errors
@@ -83,6 +84,11 @@ class AtomicFile:
         """Set the size and reserve the blocks: a full disk is reported before the first byte is written."""
         with translate_native_errors(self.path):
             allocate_blocks(self.fd, nbytes)
+
+    def fill(self, content: bytes) -> None:
+        """Write the whole file. TransferError if the system refuses."""
+        self.allocate(len(content))
+        write_all(self.path, self.fd, memoryview(content), 0)
 
     def commit(self, durable: bool) -> None:
         """Rename the file to ``path``. With ``durable``, it survives a power cut once this returns."""
@@ -164,6 +170,13 @@ class AtomicFile:
         finally:
             self._file.close()
             self._folder.close()
+
+
+def write_durably(path: str, content: bytes) -> None:
+    """Replace a small file in one step, durably. Raises as :class:`AtomicFile` does."""
+    with AtomicFile(path) as new:
+        new.fill(content)
+        new.commit(durable=True)
 
 
 def sync_folder(folder: str) -> None:

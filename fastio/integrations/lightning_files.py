@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from fastio import api
+from fastio.files.new_folders import new_folders
 
 _log = logging.getLogger("fastio.integrations")
 
@@ -23,9 +24,9 @@ class CheckpointFiles:
             super().save_checkpoint(checkpoint, path, storage_options)  # type: ignore[misc]
             return
         path = os.path.expanduser(path)
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        # last.ckpt may be a link to a checkpoint that must stay, so the link is replaced, as Lightning does.
-        api.save_over_link(checkpoint, path)
+        with new_folders(os.path.dirname(path)):
+            # last.ckpt may be a link to a checkpoint that must stay, so the link is replaced, as Lightning does.
+            api.save_over_link(checkpoint, path)
 
     def load_checkpoint(
         self, path: str | os.PathLike[str], map_location: Any = "cpu", weights_only: bool | None = None

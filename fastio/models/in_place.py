@@ -47,9 +47,8 @@ def fill_in_place(
         file, device = files.file_of[name], target.device
         entry = file.table.entries[name]
         ahead = straight.setdefault((file, device), [])
-        is_apart = (
-            not ahead or entry.offset >= ahead[-1].extent.offset + ahead[-1].extent.nbytes
-        )  # else: of one storage
+        # Two tensors of a .pt may be in one storage.
+        is_apart = not ahead or entry.offset >= ahead[-1].extent.offset + ahead[-1].extent.nbytes
         is_same = entry.dtype == target.dtype and entry.stride is None and name not in overlapping
         if not (is_apart and is_same and filled[device.type, file.format] and is_plain(target)):
             copied.setdefault(device, []).append(Part.of_whole(file, name, entry))

@@ -11,8 +11,8 @@ import torch
 
 from fastio import api, formats
 from fastio.errors import FormatError, quoted
-from fastio.files.atomic_file import AtomicFile, sync_folder
-from fastio.files.full_write import write_all
+from fastio.files.atomic_file import sync_folder, write_durably
+from fastio.files.new_folders import new_folders
 from fastio.formats.detect import SAFETENSORS
 from fastio.formats.safetensors import sidecar
 from fastio.models.module_tensors import module_tensors, tied_groups
@@ -50,7 +50,8 @@ def save_model(
 
     Raises:
         FormatError (a ValueError): a tensor cannot be saved, which the message names; nothing was written.
-        UnsupportedError: the module holds tensors of tensors. TransferError (an OSError): the system refused.
+        UnsupportedError: the module holds tensors of tensors. TransferError (an OSError): the system refused; no folder
+        that the save made is left.
 
     >>> fastio.save_model(model, "folder", max_shard_size="5GB")
     """
@@ -105,29 +106,22 @@ def _save_folder(
     arguments: dict[str, Any] = {"metadata": {"format": "pt"} if several else {"format": "pt", **text}, **options}
     for file, content in contents.items():  # what the format cannot hold is refused before anything is written
         formats.lay_out(SAFETENSORS, content, os.path.join(folder, file), arguments)
-    os.makedirs(folder, exist_ok=True)
-    old = {name for name in os.listdir(folder) if is_model_file(name)}
-    if several and old.intersection(shards):
-        remove_files(folder, old.intersection({INDEX_NAME, "model.safetensors"}))
     total = sum(tensor.nbytes for tensor in tensors.values())
     index = index_text(shards, total, text) if several else None
-    try:
-        for file, content in contents.items():
-            api.save(content, os.path.join(folder, file), policy=policy, format=SAFETENSORS, **arguments)
-        if index is not None:
-            _write(os.path.join(folder, INDEX_NAME), index)
-    except BaseException:
-        remove_new_files(folder, set(shards), old, index)
-        raise
-    # Also if the save before was interrupted: what is left of it must not be taken for this one's.
-    remove_files(folder, old - shards.keys() - ({INDEX_NAME} if several else set()))
-
-
-def _write(path: str, content: bytes) -> None:
-    with AtomicFile(path) as new:
-        new.allocate(len(content))
-        write_all(path, new.fd, memoryview(content), 0)
-        new.commit(durable=True)
+    with new_folders(folder):
+        old = {name for name in os.listdir(folder) if is_model_file(name)}
+        if several and old.intersection(shards):
+            remove_files(folder, old.intersection({INDEX_NAME, "model.safetensors"}))
+        try:
+            for file, content in contents.items():
+                api.save(content, os.path.join(folder, file), policy=policy, format=SAFETENSORS, **arguments)
+            if index is not None:
+                write_durably(os.path.join(folder, INDEX_NAME), index)
+        except BaseException:
+            remove_new_files(folder, set(shards), old, index)
+            raise
+        # Also if the save before was interrupted: what is left of it must not be taken for this one's.
+        remove_files(folder, old - shards.keys() - ({INDEX_NAME} if several else set()))
 
 
 def remove_new_files(folder: str, shards: set[str], old: set[str], index: bytes | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fastio.formats.safetensors.tensor_table import Entry
+from fastio.formats.safetensors.entries import Entry
 from fastio.models.selection import Selection, blocks, whole
 from fastio.models.weight_files import WeightFile
 
@@ -35,7 +35,8 @@ class Part(NamedTuple):
     @property
     def crc(self) -> int | None:
         """The CRC-32 of the part's bytes; None if the file has none, as of a part of a tensor."""
-        return self.file.crc(self.name) if self.selection == whole(self.entry.shape) else None
+        crc = self.file.crc(self.name)
+        return crc if crc is None or self.selection == whole(self.entry.shape) else None
 
     @property
     def is_run(self) -> bool:

@@ -22,6 +22,7 @@ from fastio.models.part_batches import BATCH_BYTES, Batch, Part
 from fastio.models.selection import Blocks, blocks, pieces
 from fastio.models.weight_files import WeightFile
 from fastio.results import publish
+from fastio.runtime.gc_pause import gc_paused
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.extent_rows import ExtentRows, Rows, entries
 from fastio.transports.transport import Extent, Span
@@ -82,20 +83,25 @@ def read_into(
 
 def _read_runs(parts: Sequence[Part], device: torch.device, policy: Any) -> list[torch.Tensor]:
     file = parts[0].file
-    regions = {
-        number: Region(part.name, part.offset, part.nbytes, 0) for number, part in enumerate(parts) if part.nbytes
-    }
-    aligned = all(is_aligned(part.offset, part.entry.dtype.itemsize) for part in parts)
-    known = [parts[number].crc for number in regions]
-    crcs = {index: crc for index, crc in enumerate(known) if crc is not None}
-    buffers = LoadBuffers(file.path, list(regions.values()), device, bool(crcs), aligned)
-    read_into(file, buffers.extents, buffers.span, policy, crcs)
-    return [
-        _tensor_on(buffers.storage(regions[number]), part)
-        if part.nbytes
-        else torch.empty(part.selection.shape, dtype=part.entry.dtype, device=device)
-        for number, part in enumerate(parts)
-    ]
+    with gc_paused():  # it would look at every object of the process, several times for ten thousand tensors
+        regions = {
+            number: Region(part.name, part.offset, part.nbytes, 0) for number, part in enumerate(parts) if part.nbytes
+        }
+        aligned = all(is_aligned(part.offset, part.entry.dtype.itemsize) for part in parts)
+        known = [parts[number].crc for number in regions]
+        crcs = {index: crc for index, crc in enumerate(known) if crc is not None}
+        buffers = LoadBuffers(file.path, list(regions.values()), device, bool(crcs), aligned)
+        extents = buffers.extents
+        if 0 < len(crcs) < len(known):  # parts of tensors have none to compare with
+            extents = [extent._replace(checksum=index in crcs) for index, extent in enumerate(extents)]
+    read_into(file, extents, buffers.span, policy, crcs)
+    with gc_paused():
+        return [
+            _tensor_on(buffers.storage(regions[number]), part)
+            if part.nbytes
+            else torch.empty(part.selection.shape, dtype=part.entry.dtype, device=device)
+            for number, part in enumerate(parts)
+        ]
 
 
 def _tensor_on(storage: torch.UntypedStorage, part: Part) -> torch.Tensor:

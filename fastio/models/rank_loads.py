@@ -82,7 +82,7 @@ def read_together(
 ) -> Generator[Tensors, None, None]:
     """Read all tensors of files to new memory, and yield them round by round in their order; a collective call.
 
-    ``opened`` returns the files. ``budget``: the most bytes that are held in two rounds; a larger tensor is read when
+    ``opened`` returns the files. ``budget``: the most bytes of two rounds; a larger tensor is read when
     nothing else is. If a rank stops before the end, the others raise a FastIOError.
     """
 
@@ -95,7 +95,7 @@ def read_together(
         files = opened()
         places = dict.fromkeys(files.in_order(), device)
         parts = [Part.of_whole(files.file_of[name], name, files.entry(name)) for name in places]
-        compare_loads(ranks, {"function": "safe_open", "memory_budget": budget}, files, places, {}, set())
+        compare_loads(ranks, {"function": "safe_open", "read_ahead": budget}, files, places, {}, set())
         whole = inf if budget is None else budget // 2
         most, first = limits(ranks) if budget is None else (min(budget // 2, BATCH_BYTES) // ranks.world, _FIRST_BYTES)
         for found, _ in rounds(ranks, batches(parts, most, first), way, PartialLoad("load", ()), whole):

@@ -1,6 +1,8 @@
-"""Reads parts of files on a background thread before they are asked for, a bounded number of bytes ahead.
+"""Reads parts of files on background threads before they are asked for, a bounded number of bytes ahead.
 
-The thread never waits: it ends when the budget is full or all is read, and the next :meth:`ReadAhead.take` starts
+Two batches are read at once: the disk, the cores and the device stay busy while Python prepares one or hands one out.
+
+A thread never waits: it ends when the budget is full or all is read, and the next :meth:`ReadAhead.take` starts
 another one. So nothing keeps the interpreter from its exit, and a fork finds no thread that it would lack.
 """
 
@@ -8,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from math import inf
 
 import torch
@@ -18,7 +22,26 @@ from fastio.models.part_batches import Batch, Part
 from fastio.runtime.fork_safe_lock import lock_across_forks
 from fastio.runtime.interrupt_safe_thread import POLL_SECONDS, NoThreadError, WorkThread
 
+_THREADS = 2
 _lock = lock_across_forks()  # one for all: it is held for microseconds
+
+
+@dataclass(slots=True, eq=False)
+class _Read:
+    """A batch and its state. ``process``: the one that reads it or has read it, 0 before. ``thread``: None if it is a
+    user's. ``tensors``: those that were not taken; None before they were read, and if that failed."""
+
+    batch: Batch
+    nbytes: int
+    process: int = 0
+    thread: WorkThread | None = None
+    ended: Latch = field(default_factory=Latch)
+    tensors: list[torch.Tensor | None] | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """False in a forked child, and if the thread ended for want of memory."""
+        return self.thread.is_running if self.thread is not None else self.process == os.getpid()
 
 
 class ReadAhead:
@@ -30,35 +53,41 @@ class ReadAhead:
     def __init__(
         self, batches: Sequence[Batch], read: Callable[[Batch], list[torch.Tensor]], budget: int | None
     ) -> None:
-        self._batches = batches
+        self._reads = [_Read(batch, batch.nbytes) for batch in batches]
         self._read = read
         self._budget: float = inf if budget is None else budget
-        self._places: dict[object, list[tuple[int, int]]] = {}
-        for number, batch in enumerate(batches):
-            for place, part in enumerate(batch.parts):
-                self._places.setdefault(_key(part), []).append((number, place))
-        self._unclaimed = dict.fromkeys(range(len(batches)))  # in order
-        self._claims: dict[int, tuple[int, WorkThread | None]] = {}
-        self._ended = [Latch() for _ in batches]
-        self._results: dict[int, list[torch.Tensor | None]] = {}
+        self._next = 0  # all reads before it were begun
         self._held = 0  # bytes of the batches that are being read, and of tensors that were not taken
-        self._is_closed = False
-        self._thread: WorkThread | None = None
+        self._threads: list[WorkThread] = []
+
+    @cached_property
+    def _places(self) -> dict[object, list[tuple[_Read, int]]]:
+        """Where each part is read."""
+        found: dict[object, list[tuple[_Read, int]]] = {}
+        for one in self._reads:
+            for place, part in enumerate(one.batch.parts):
+                found.setdefault(_key(part), []).append((one, place))
+        return found
 
     def start(self) -> None:
-        """Start reading, unless a thread reads already or there is nothing to read."""
+        """Start a thread, unless enough read already or there is nothing to read.
+
+        Each :meth:`take` does so too: the first batch has the machine to itself.
+        """
         with _lock:
-            busy = self._thread is not None and (self._thread.is_running or not self._thread.has_begun)
-            if busy or self._first_that_fits() is None:
+            self._threads = [one for one in self._threads if one.is_running or not one.has_begun]
+            if self._first_that_fits() is None or len(self._threads) == _THREADS:
                 return
-            thread = self._thread = WorkThread(self._work, "fastio-read-ahead")
+            thread = WorkThread(lambda: self._work(thread), "fastio-read-ahead")
+            self._threads.append(thread)
         try:
             thread.start()
         except NoThreadError:
             pass  # take() reads by itself
         finally:
             if not thread.has_begun:
-                self._thread = None
+                with _lock:
+                    self._threads.remove(thread)
 
     def take(self, part: Part) -> torch.Tensor | None:
         """Return the tensor of a part, once for each time it was planned; wait for it, or read it here.
@@ -70,73 +99,81 @@ class ReadAhead:
             places = self._places.get(_key(part))
             if not places:
                 return None
-            number, place = places.pop(0)
-            reads_here = self._claim(number, None)
-        if reads_here:
-            self._fill(number)
-        while not self._ended[number].wait(POLL_SECONDS):
-            if not self._is_being_read(number):
-                break
+            one, place = places.pop(0)
+        return self._taken(one, place)
+
+    def in_order(self) -> Iterator[tuple[Part, Callable[[], torch.Tensor | None]]]:
+        """Yield each part in the order of the batches, and a function that returns what :meth:`take` would."""
+        for one in self._reads:
+            for place, part in enumerate(one.batch.parts):
+                yield part, partial(self._taken, one, place)
+
+    def _taken(self, one: _Read, place: int) -> torch.Tensor | None:
+        if not one.ended.is_open:
+            with _lock:
+                reads_here = self._begin(one, None)
+            if reads_here:
+                self._fill(one)
+            while not one.ended.wait(POLL_SECONDS) and one.is_under_way:
+                pass
         with _lock:
-            tensors = self._results.get(number)
-            if tensors is None:
+            if one.tensors is None:
                 return None
-            tensor, tensors[place] = tensors[place], None
-            self._held -= part.nbytes
-        self.start()
+            tensor, one.tensors[place] = one.tensors[place], None
+            self._held -= one.batch.parts[place].nbytes
+            has_work = self._first_that_fits() is not None
+        if has_work:
+            self.start()
         return tensor
 
     def close(self) -> None:
         """Drop what was not taken, and return when no read is under way. A later ``take`` returns None."""
         with _lock:
-            self._is_closed = True
-            self._unclaimed.clear()
+            reads, self._reads = self._reads, []
             self._places.clear()
-        while self._thread is not None and not self._thread.wait(POLL_SECONDS):
-            pass
-        self._results.clear()
+        for thread in list(self._threads):
+            while not thread.wait(POLL_SECONDS):
+                pass
+        for one in reads:
+            one.tensors = None
 
-    def _work(self) -> None:
+    def _work(self, thread: WorkThread) -> None:
         while True:
             with _lock:
-                number = self._first_that_fits()
-                if number is None or not self._claim(number, self._thread):
+                one = self._first_that_fits()
+                if one is None or not self._begin(one, thread):
                     return
-            self._fill(number)
+            self._fill(one)
 
-    def _first_that_fits(self) -> int | None:
-        number: int | None = next(iter(self._unclaimed), None)
-        if number is None or (self._held and self._held + self._batches[number].nbytes > self._budget):
+    def _first_that_fits(self) -> _Read | None:
+        while self._next < len(self._reads) and self._reads[self._next].process:
+            self._next += 1
+        if self._next >= len(self._reads):
             return None
-        return number
+        one = self._reads[self._next]
+        return None if self._held and self._held + one.nbytes > self._budget else one
 
-    def _is_being_read(self, number: int) -> bool:
-        """False in a forked child, and if the thread ended for want of memory."""
-        process, thread = self._claims[number]
-        return thread.is_running if thread is not None else process == os.getpid()
-
-    def _claim(self, number: int, thread: WorkThread | None) -> bool:
+    def _begin(self, one: _Read, thread: WorkThread | None) -> bool:
         """Whether the caller, which is ``thread`` or a user's thread, is to read the batch. The lock is held."""
-        if number not in self._unclaimed:
+        if one.process or not self._reads:
             return False
-        del self._unclaimed[number]
-        self._claims[number] = (os.getpid(), thread)
-        self._held += self._batches[number].nbytes
+        one.process, one.thread = os.getpid(), thread
+        self._held += one.nbytes
         return True
 
-    def _fill(self, number: int) -> None:
-        """Read a batch that was claimed. An error is not kept: each of its parts is read again when it is wanted."""
+    def _fill(self, one: _Read) -> None:
+        """Read a batch that was begun. An error is not kept: each of its parts is read again when it is wanted."""
         tensors: list[torch.Tensor | None] | None = None
         try:
             with contextlib.suppress(Exception):
-                tensors = list(self._read(self._batches[number]))
+                tensors = list(self._read(one.batch))
         finally:
             with _lock:
                 if tensors is None:
-                    self._held -= self._batches[number].nbytes
-                elif not self._is_closed:
-                    self._results[number] = tensors
-            self._ended[number].open()
+                    self._held -= one.nbytes
+                elif self._reads:
+                    one.tensors = tensors
+            one.ended.open()
 
 
 def _key(part: Part) -> object:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -11,12 +12,14 @@ import torch
 
 from fastio.engine.tool_selection import check
 from fastio.errors import quoted
+from fastio.models.file_choice import chosen_once
 from fastio.models.part_batches import BATCH_BYTES, Batch, Part, batches
 from fastio.models.part_reads import read_batch
 from fastio.models.rank_group import RankGroup, rank_group
 from fastio.models.rank_loads import read_together
 from fastio.models.read_ahead import ReadAhead
 from fastio.models.selection import whole
+from fastio.models.stream_memory import MOST_READ_AHEAD, default_read_ahead
 from fastio.models.tensor_slice import TensorSlice, selected
 from fastio.models.weight_files import CLOSED, WeightFiles
 from fastio.runtime.gc_pause import gc_paused
@@ -24,8 +27,9 @@ from fastio.sizes import parse_size
 from fastio.transports.transport import LOAD
 
 _FRAMEWORKS = ("pt", "torch", "pytorch")
-# The most bytes of a stream's first transfer, of which its first tensor is a part. Further ones grow.
-_FIRST_BYTES = 2 << 20
+# The most bytes of a stream's first transfer, of which its first tensor is a part. Further ones grow to the most bytes
+# of one: Python needs 0.3 ms for each, in which a GPU takes 10 MB.
+_FIRST_BYTES, _MOST_BYTES = 2 << 20, 64 << 20
 
 
 def safe_open(
@@ -159,25 +163,35 @@ class TensorReader:
             raise TypeError(f"plan={plan!r}: expected a list of names, or of pairs of a name and an index")
         with gc_paused():  # it would look at every object of the process, several times for ten thousand tensors
             parts = [self._part(item) if isinstance(item, str) else self._planned(item) for item in plan]
-            ahead = self._read_ahead(parts, budget)
+            ahead = self._read_ahead(parts, budget, BATCH_BYTES, BATCH_BYTES)
         self._prefetched.append(ahead)
         ahead.start()
 
-    def tensors(self, memory_budget: int | str = "64MiB") -> Iterator[tuple[str, torch.Tensor]]:
+    def tensors(
+        self, read_ahead: int | str | None = None, *, memory_budget: int | str | None = None
+    ) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield (name, tensor) of all tensors in the order of :meth:`offset_keys`, and read the next ones meanwhile.
 
-        ``memory_budget``: the most bytes that are read ahead; a larger tensor is read when nothing is ahead.
+        ``read_ahead``: the most bytes that are read and were not yielded; a larger tensor is read when nothing is
+        ahead. Default: 256 MiB, or an eighth of the free memory if that is less. ``memory_budget`` is its former name.
         Raises what :meth:`get_tensor` raises, when the tensor's turn comes. With a ``group``, iterating is a collective
-        call: where a rank stops before the end, the others raise a FastIOError unless they stop, too.
+        call, and the default is 256 MiB: where a rank stops before the end, the others raise a FastIOError unless they
+        stop, too.
         """
-        budget = parse_size(memory_budget, "memory_budget")
+        if read_ahead is not None and memory_budget is not None:
+            raise TypeError("tensors() got read_ahead and memory_budget, which are the same: give read_ahead")
+        budget = (
+            parse_size(memory_budget, "memory_budget") if read_ahead is None else parse_size(read_ahead, "read_ahead")
+        )
         ranks = rank_group(self._group)
         if ranks is not None:
-            return self._together(ranks, budget)
+            return self._together(ranks, MOST_READ_AHEAD if budget is None else budget)
+        if budget is None:
+            budget = default_read_ahead(self._device)
         with gc_paused():  # as in prefetch()
             parts = [self._part(name) for name in self.offset_keys()]
-            ahead = self._read_ahead(parts, budget, _FIRST_BYTES)
-        return self._stream(parts, ahead)
+            ahead = self._read_ahead(parts, budget, _MOST_BYTES, _FIRST_BYTES)
+        return self._stream(ahead)
 
     def _together(self, ranks: RankGroup, budget: int | None) -> Iterator[tuple[str, torch.Tensor]]:
         with contextlib.closing(read_together(ranks, self._check_open, self._device, self._policy, budget)) as rounds:
@@ -185,23 +199,26 @@ class TensorReader:
                 for name in list(tensors):
                     yield name, tensors.pop(name)  # no variable keeps the tensor
 
-    def _stream(self, parts: list[Part], ahead: ReadAhead) -> Iterator[tuple[str, torch.Tensor]]:
+    def _stream(self, ahead: ReadAhead) -> Iterator[tuple[str, torch.Tensor]]:
         self._streams.append(ahead)
         try:
             ahead.start()
-            for part in parts:
+            for part, take in ahead.in_order():
                 self._check_open()
-                yield part.name, self._read(part, ahead)  # no variable keeps the tensor
+                yield part.name, self._read(part, [take])  # no variable keeps the tensor
         finally:
             ahead.close()
             self._streams.remove(ahead)
 
-    def _read_ahead(self, parts: list[Part], budget: int | None, first: int = BATCH_BYTES) -> ReadAhead:
-        most = BATCH_BYTES if budget is None else min(BATCH_BYTES, budget // 2)
-        device, policy = self._device, self._policy
+    def _read_ahead(self, parts: list[Part], budget: int | None, most: int, first: int) -> ReadAhead:
+        if budget is not None:
+            most = min(most, budget // 4)  # two are read, and two taken
+        device = self._device
         # A device is filled by runs alone: parts of several runs pass through host memory.
         grouped = batches(parts, most, first, runs_only=device.type != "cpu")
-        return ReadAhead(grouped, lambda batch: read_batch(batch, device, policy), budget)
+        files = {batch.parts[0].file for batch in grouped}
+        policies = {file: chosen_once(self._policy, file.path, file.size) for file in files}
+        return ReadAhead(grouped, lambda batch: read_batch(batch, device, policies[batch.parts[0].file]), budget)
 
     def _planned(self, item: Any) -> Part:
         try:
@@ -220,13 +237,15 @@ class TensorReader:
     def _part(self, name: str) -> Part:
         if not isinstance(name, str):
             raise TypeError(f"a tensor's name is a str, got {type(name).__name__}")
-        entry = self._check_open().entry(name)
-        return Part(self._check_open().file_of[name], name, entry, whole(entry.shape))
+        files = self._check_open()
+        entry = files.entry(name)
+        return Part(files.file_of[name], name, entry, whole(entry.shape))
 
-    def _read(self, part: Part, stream: ReadAhead | None = None) -> torch.Tensor:
+    def _read(self, part: Part, ahead: Iterable[Callable[[], torch.Tensor | None]] | None = None) -> torch.Tensor:
+        """Take a part from the first that has read it ahead, of all prefetches by default, or read it."""
         self._check_open()
-        for ahead in self._prefetched if stream is None else (stream,):
-            tensor = ahead.take(part)
+        for take in (partial(one.take, part) for one in self._prefetched) if ahead is None else ahead:
+            tensor = take()
             if tensor is not None:
                 return tensor
         return read_batch(Batch([part], [0]), self._device, self._policy)[0]

@@ -11,13 +11,15 @@ from typing import Any
 from fastio._native import Descriptor
 from fastio.errors import ChecksumError, CorruptFileError, FormatError, TensorMissingError, quoted
 from fastio.files.open_file import check_regular, translate_open_limit
+from fastio.files.unchanged import Unchanged
 from fastio.formats import dense_tensors
 from fastio.formats.detect import HEAD_BYTES, PT, SAFETENSORS, detect, is_legacy
 from fastio.formats.pt import tensor_table as pt_tensor_table
 from fastio.formats.safetensors import tensor_table
+from fastio.formats.safetensors.entries import Entry
 from fastio.formats.safetensors.format import checksums_of
 from fastio.formats.safetensors.tensor_checksums import TensorChecksums
-from fastio.formats.safetensors.tensor_table import Entry, TensorTable
+from fastio.formats.safetensors.tensor_table import TensorTable
 from fastio.formats.small_reads import head
 from fastio.models.locate import Located, locate
 from fastio.runtime.fork_safe_lock import lock_across_forks
@@ -47,9 +49,8 @@ class WeightFile:
         self._descriptor = Descriptor(path, os.O_RDONLY)
         with translate_open_limit("open", path):
             self.fd = self._descriptor.open()
-        status = os.fstat(self.fd)
-        self.size = status.st_size
-        self._modified = status.st_mtime_ns
+        self.size = os.fstat(self.fd).st_size
+        self._unchanged = Unchanged(path, self.fd, self.size)
         first = head(path, self.fd, self.size, HEAD_BYTES)
         if is_legacy(first):
             raise FormatError(
@@ -67,8 +68,8 @@ class WeightFile:
         self._checksums = (
             checksums_of(path, self.fd, self.size, self.table) if verify and self.format == SAFETENSORS else None
         )
-        self.checksummed = self._checksums is not None or any(
-            entry.crc is not None for entry in self.table.entries.values()
+        self.checksummed = self._checksums is not None or (
+            self.format == PT and any(entry.crc is not None for entry in self.table.entries.values())
         )
 
     def crc(self, name: str) -> int | None:
@@ -87,11 +88,7 @@ class WeightFile:
 
     def check_unchanged(self) -> None:
         """Raise CorruptFileError if the file was written to since it was opened."""
-        status = os.fstat(self.fd)
-        if (status.st_size, status.st_mtime_ns) != (self.size, self._modified):
-            raise CorruptFileError(
-                self.path, None, "it was written to while it was open: open it again when it is complete"
-            )
+        self._unchanged.check("open", "open it again")
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
@@ -149,8 +146,7 @@ class WeightFiles:
     def in_order(self) -> Iterator[str]:
         """The names of all tensors by file and offset."""
         for file in self.files:
-            entries = file.table.entries
-            yield from sorted(entries, key=lambda name: (entries[name].offset, entries[name].nbytes, name))
+            yield from file.table.in_order()
 
     def metadata(self) -> dict[str, str] | None:
         """The text in the headers of all files; where two differ, that of the first. None if no file has any."""
@@ -166,12 +162,14 @@ class WeightFiles:
             file.close()
 
     def _add(self, file: WeightFile) -> None:
-        for name in file.table.entries:
-            other = self.file_of.setdefault(name, file)
-            if other is not file:
-                raise CorruptFileError(
-                    file.path, name, f"is also in {other.path}: expected each name once; leave one of the files out"
-                )
+        names = file.table.entries
+        if not self.file_of.keys().isdisjoint(names):
+            name = next(name for name in names if name in self.file_of)
+            other = self.file_of[name].path
+            raise CorruptFileError(
+                file.path, name, f"is also in {other}: expected each name once; leave one of the files out"
+            )
+        self.file_of.update(dict.fromkeys(names, file))
         self.files.append(file)
 
 

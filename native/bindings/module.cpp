@@ -50,4 +50,5 @@ NB_MODULE(_native, module) {
     fastio::bind_pickle(module);
     fastio::bind_store(module);
     fastio::bind_vfio(module);
+    fastio::bind_header_entries(module);
 }

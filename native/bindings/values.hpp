@@ -29,5 +29,6 @@ void bind_codec(nanobind::module_& module);
 void bind_pickle(nanobind::module_& module);
 void bind_store(nanobind::module_& module);
 void bind_vfio(nanobind::module_& module);
+void bind_header_entries(nanobind::module_& module);
 
 }  // namespace fastio

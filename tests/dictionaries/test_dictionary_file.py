@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastio import dicts
-from fastio.dicts import Context, Dictionary, RDic, WDic, WRDic, fingerprint, storage
+from fastio.dicts import Context, Dictionary, RDic, WDic, WRDic, fingerprint, shipped, storage
 from fastio.dicts.json_form import SCHEMA
 from fastio.errors import DictionaryError
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastio.dicts.context import small_class
+from fastio.dicts.context import Context, small_class
+from fastio.dicts.json_form import parse_tuners, plain_tuners
 from fastio.dicts.priors import NOTHING, Prior, Rule, rule_for
 from fastio.dicts.shipped import shipped_rules
 from fastio.dicts.sizes import BUCKETS, bucket_nbytes, bucket_of
@@ -25,6 +26,7 @@ from replay import (
     MACHINES,
     SIZES,
     TOOLS,
+    made_up,
     prior_from,
     replay,
 )
@@ -230,6 +232,41 @@ def test_a_busy_spell_of_the_machine_is_blamed_on_no_tool() -> None:
         after = [call for start in starts for call in calls[start + 12 : start + 42]]
         totals.append(expected_over_oracle(after))
     assert mean(totals) <= 1.08  # with the second best tool it is 1.15
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_times_learned_in_a_busy_spell_are_corrected_within_processes_of_a_few_calls(alone: bool) -> None:
+    """In the spell, the best tool or all tools took 4.5 times as long. From 100 calls after it on."""
+    rule, after = prior_from(MACHINES["parallel"]), []
+    context = Context("load", "pt", "cpu", resident=True)
+    for seed in range(6):
+        sizes = SIZES["1 to 128 MiB"](random.Random(seed), 600)
+        calls = made_up(
+            MACHINES["parallel"],
+            sizes,
+            seed=seed,
+            slower=lambda call, tool: 4.5 if call < 200 and (tool == "uring" or not alone) else 1.0,
+        )
+        tuner, done = Tuner(rule), []
+        for start in range(0, 600, 20):
+            (tuner,) = parse_tuners(plain_tuners({context: tuner})).values() if start else (tuner,)
+            tuner.adopt(rule)
+            done += replaying.replay(calls[start : start + 20], tuner)
+        after.append(expected_over_oracle(done[300:]))
+    assert mean(after) <= 1.1, after
+
+
+def test_a_short_process_with_a_prior_tries_nothing_at_its_first_large_loads() -> None:
+    """Four processes of three loads each: a try of a tool that may be 10 % slower would take more than 3 %."""
+    rule = Rule({}, Prior([(0, {"pinned": (0.0, 0.2), "gds": (0.1, 0.4), "torch": (0.3, 0.2)})]), {})
+    context, tuner = Context("load", "safetensors", "cuda", resident=False), Tuner(rule)
+    for process in range(4):
+        (tuner,) = parse_tuners(plain_tuners({context: tuner})).values() if process else (tuner,)
+        tuner.adopt(rule)
+        for call in range(3):
+            choice = tuner.choose(1 << 30, ("gds", "pinned", "torch"), first=call == 0)
+            assert (choice.tool, choice.exploring) == ("pinned", False)
+            tuner.observe(1 << 30, choice.tool, 0.55, first=call == 0)
 
 
 def test_a_machine_that_is_slower_for_good_is_taken_as_it_is_and_as_it_was_again() -> None:

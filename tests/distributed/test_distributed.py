@@ -330,10 +330,13 @@ def test_failed_write_leaves_the_checkpoint_before(folder: Path) -> None:
     try:
         with pytest.raises(TransferError, match="File too large"):
             _save_alone(folder, 31)
+        with pytest.raises(TransferError, match="File too large"):
+            _save_alone(folder.parent / "new" / "deeper", 31)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, ignored)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert not (folder.parent / "new").exists()
 
 
 @takes(dcp.save, "no_dist")

@@ -164,6 +164,8 @@ def test_failed_save_leaves_the_link_and_its_target(package: Package, tmp_path: 
     last.symlink_to("best.ckpt")
     with pytest.raises((AttributeError, pickle.PicklingError)):
         plugin.save_checkpoint({"x": torch.ones(3), "bad": lambda: 1}, last)
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        plugin.save_checkpoint({"bad": lambda: 1}, tmp_path / "new" / "deeper" / "a.ckpt")
     assert plugin.load_checkpoint(last)["x"].sum() == 0
     assert sorted(os.listdir(tmp_path)) == ["best.ckpt", "last.ckpt"]
 

@@ -17,9 +17,9 @@ import safetensors.torch
 import torch
 
 import fastio
-from fastio.engine.seal import seal
 from fastio.files.atomic_file import AtomicFile
 from fastio.formats.safetensors.dtypes import _KEYS
+from fastio.inspect.seal import seal
 from fastio.models.conversion import chunked_copy
 from interrupting import descriptors
 from objects import DTYPES, same_bits, tensor_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,14 @@ def save_two(folder: Path, large: int = 40) -> dict[str, torch.Tensor]:
     return everything
 
 
+def wait_for_readers() -> None:
+    """Return when no thread reads ahead."""
+    end = time.monotonic() + 30
+    while [one for one in threading.enumerate() if one.name == "fastio-read-ahead"]:  # its last steps are Python's
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
 def files(folder: Path) -> list[Path]:
     return [folder / "b.safetensors", folder / "a.safetensors"]
 
@@ -47,11 +55,11 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, bool]]:
     return found
 
 
-@pytest.mark.parametrize("budget", ["64MiB", "1MiB", 300_000, 0])
+@pytest.mark.parametrize("budget", [None, "64MiB", "1MiB", 300_000, 0])
 def test_tensors_come_in_file_order_with_their_values(tmp_path: Path, budget: Any) -> None:
     everything = save_two(tmp_path)
     with fastio.safe_open(files(tmp_path)) as file:
-        found = list(file.tensors(memory_budget=budget))
+        found = list(file.tensors(read_ahead=budget))
         assert [name for name, _ in found] == file.offset_keys()
     assert all(torch.equal(tensor, everything[name]) for name, tensor in found)
 
@@ -65,29 +73,53 @@ def test_neighbours_are_read_together_on_another_thread(tmp_path: Path, reads: l
     assert sum(parts for parts, *_ in reads) == len(everything)
 
 
-def test_a_stream_begins_with_a_small_transfer_and_grows(tmp_path: Path, reads: list[tuple[int, int, bool]]) -> None:
+def test_memory_budget_is_the_former_name_of_read_ahead(tmp_path: Path) -> None:
+    everything = save_two(tmp_path)
+    with fastio.safe_open(files(tmp_path)) as file, fastio.record() as transfers:
+        assert dict(file.tensors(memory_budget="2MiB")).keys() == everything.keys()
+        assert max(transfer.nbytes for transfer in transfers) <= MIB
+        with pytest.raises(TypeError, match="give read_ahead"):
+            file.tensors("2MiB", memory_budget="2MiB")
+
+
+def test_a_stream_begins_with_a_small_transfer_and_grows(tmp_path: Path) -> None:
     """The first tensor waits for no more than 2 MiB, and later transfers are large."""
     everything = save_two(tmp_path, large=200)  # 50 MiB in a file
-    with fastio.safe_open(files(tmp_path)) as file:
-        for number, (name, tensor) in enumerate(file.tensors()):
+    with fastio.safe_open(files(tmp_path)) as file, fastio.record() as transfers:
+        for number, (name, tensor) in enumerate(file.tensors("256MiB")):
             assert torch.equal(tensor, everything[name])
             if number == 0:
-                assert reads[0][1] <= 2 * MIB
-    sizes = [nbytes for _, nbytes, _ in reads]
-    assert all(later <= 4 * max(sizes[:place]) + MIB for place, later in enumerate(sizes) if place)
+                assert transfers[0].nbytes <= 2 * MIB
+    sizes = [transfer.nbytes for transfer in transfers]
     assert max(sizes) > 30 * MIB
     assert len(sizes) <= 7
 
 
-def test_no_more_than_the_budget_is_read_ahead(tmp_path: Path, reads: list[tuple[int, int, bool]]) -> None:
+def test_no_more_than_read_ahead_is_read_and_not_taken(tmp_path: Path) -> None:
     save_two(tmp_path)
-    taken = 0
-    with fastio.safe_open(files(tmp_path)) as file:
-        for name, tensor in file.tensors(memory_budget="2MiB"):
-            assert sum(nbytes for _, nbytes, _ in reads) <= taken + 2 * MIB + tensor.nbytes, name
+    taken = most = 0
+    with fastio.safe_open(files(tmp_path)) as file, fastio.record() as transfers:
+        for number, (name, tensor) in enumerate(file.tensors("2MiB")):
             taken += tensor.nbytes
-    assert max(nbytes for _, nbytes, _ in reads) <= MIB
-    assert any(elsewhere for *_, elsewhere in reads)
+            if number % 20 == 0:
+                wait_for_readers()  # they end where the next batch exceeds the bound
+            ahead = sum(transfer.nbytes for transfer in transfers) - taken
+            assert ahead <= 2 * MIB, name
+            most = max(most, ahead)
+    assert max(transfer.nbytes for transfer in transfers) <= MIB
+    assert most > MIB
+
+
+def test_without_read_ahead_a_stream_takes_a_share_of_the_free_memory(tmp_path: Path, monkeypatch: Any) -> None:
+    save_two(tmp_path)
+    with open(tmp_path / "memory.max", "w") as file:
+        file.write("16777216\n")
+    monkeypatch.setattr("fastio.models.stream_memory._CGROUP_LIMIT", str(tmp_path / "memory.max"))
+    with fastio.safe_open(files(tmp_path)) as file, fastio.record() as transfers:
+        stream = file.tensors()
+        next(stream)
+        wait_for_readers()
+        assert MIB < sum(transfer.nbytes for transfer in transfers) <= 2 * MIB + 64 * 4096
 
 
 def test_an_iteration_that_is_left_early_ends_its_thread(tmp_path: Path) -> None:
@@ -99,9 +131,7 @@ def test_an_iteration_that_is_left_early_ends_its_thread(tmp_path: Path) -> None
         next(stream)
     with pytest.raises(ValueError, match="closed"):
         next(stream)
-    end = time.monotonic() + 30
-    while [one for one in threading.enumerate() if one.name == "fastio-read-ahead"]:  # its last steps are Python's
-        assert time.monotonic() < end
+    wait_for_readers()
 
 
 def test_what_was_prefetched_is_returned_once(tmp_path: Path, reads: list[tuple[int, int, bool]]) -> None:
@@ -222,12 +252,25 @@ def test_a_forked_child_reads_what_its_parent_was_reading(tmp_path: Path, monkey
         assert torch.equal(file.get_tensor("a00"), everything["a00"])
 
 
-def test_prefetched_memory_is_dropped_with_the_context(tmp_path: Path) -> None:
-    fastio.save_file({"a": torch.zeros(16 * MIB)}, tmp_path / "a")
-    wait: list[Callable[[], Any]] = []
+def test_prefetched_memory_is_dropped_with_the_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def recording(*arguments: Any) -> list[torch.Tensor]:
+        tensors = read_batch(*arguments)
+        made.extend(map(weakref.ref, tensors))
+        return tensors
+
+    fastio.save_file({"a": torch.zeros(16 * MIB), "b": torch.zeros(16 * MIB)}, tmp_path / "a")
+    monkeypatch.setattr("fastio.models.tensor_reader.read_batch", recording)
     with fastio.safe_open(tmp_path / "a") as file:
         file.prefetch(["a"])
-        ahead = file._prefetched[0]
-        wait.append(ahead._ended[0].wait)
-    assert wait[0](10)
-    assert ahead._results == {}
+        wait_for_readers()
+        assert [one() is not None for one in made] == [True]
+        stream = file.tensors()
+        del stream
+        stream = file.tensors()
+        next(stream)
+        wait_for_readers()
+    wait_for_readers()
+    assert [one() for one in made] == [None] * len(made)
+    assert len(made) >= 2

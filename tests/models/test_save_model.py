@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -163,7 +164,51 @@ def test_an_interrupt_behind_the_last_rename_leaves_the_new_model(
     assert equal(loaded, small(4))
     with pytest.raises(KeyboardInterrupt):
         fastio.save_model(small(4), tmp_path / "free", max_shard_size="1KB")
-    assert os.listdir(tmp_path / "free") == []
+    assert not (tmp_path / "free").exists()
+
+
+@pytest.mark.parametrize("most", ["1KB", "5GB"])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_a_save_that_fails_leaves_no_folder_that_it_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: str, error: BaseException
+) -> None:
+    def fail(new: AtomicFile, durable: bool) -> None:
+        raise error
+
+    fastio.save_file({"a": torch.ones(2)}, tmp_path / "a.safetensors")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "file").write_text("kept")
+    monkeypatch.setattr(AtomicFile, "commit", fail)
+    for folder in ("new", "new/deeper", "new/and/deeper/", "mine", "mine/deeper", "theirs", "theirs/deeper"):
+        with pytest.raises(type(error)):
+            fastio.save_model(small(), f"{tmp_path}/{folder}", max_shard_size=most)
+        with pytest.raises(type(error)):
+            fastio.convert(tmp_path / "a.safetensors", f"{tmp_path}/{folder}/")
+    assert sorted(map(str, tmp_path.rglob("*"))) == sorted(
+        f"{tmp_path}/{name}" for name in ("a.safetensors", "mine", "theirs", "theirs/file")
+    )
+
+
+def test_a_folder_that_others_use_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(new: AtomicFile, durable: bool) -> None:
+        (tmp_path / "new" / "theirs").write_text("kept")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(AtomicFile, "commit", fail)
+    with pytest.raises(OSError, match="No space"):
+        fastio.save_model(small(), tmp_path / "new" / "deeper")
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["new", "new/theirs"]
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(fastio.TransferError, match="making the folder") as caught:
+        fastio.save_model(small(), tmp_path / "file" / "deeper")
+    assert caught.value.filename == str(tmp_path / "file" / "deeper")
+    with pytest.raises(fastio.TransferError, match="making the folder"):
+        fastio.save_model(small(), tmp_path / "new" / ("x" * 300))
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_a_shard_without_its_index_is_no_model(tmp_path: Path) -> None:

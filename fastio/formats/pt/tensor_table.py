@@ -15,7 +15,8 @@ from fastio.formats.pt.placeholders import Placeholders
 from fastio.formats.pt.reader import PICKLE, Archive, NeedsTorchError, Reader, Record, open_archive, unpickle
 from fastio.formats.pt.wanted_storages import SPARSE
 from fastio.formats.safetensors.dtypes import name_of
-from fastio.formats.safetensors.tensor_table import Entry, TensorTable
+from fastio.formats.safetensors.entries import Entry
+from fastio.formats.safetensors.tensor_table import TensorTable
 from fastio.memory.load_buffers import empty_storage
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

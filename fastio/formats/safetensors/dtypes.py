@@ -13,10 +13,12 @@ _NAMES = {
     "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn_x2",
 }  # fmt: skip
 # Dtypes that this torch lacks are neither read nor written.
-_DTYPES: dict[str, torch.dtype] = {key: getattr(torch, name) for key, name in _NAMES.items() if hasattr(torch, name)}
-_KEYS = {dtype: key for key, dtype in _DTYPES.items()}
+DTYPES: dict[str, torch.dtype] = {key: getattr(torch, name) for key, name in _NAMES.items() if hasattr(torch, name)}
+_KEYS = {dtype: key for key, dtype in DTYPES.items()}
 # How many of the format's elements torch packs into one of its own, side by side in the last dimension.
 _PACKED = {"F4": 2}
+ITEMSIZES = {key: dtype.itemsize for key, dtype in DTYPES.items() if key not in _PACKED}
+"""The bytes of an element, for dtypes that torch does not pack."""
 
 
 def in_header(path: str, name: str, tensor: torch.Tensor) -> tuple[str, list[int]]:
@@ -40,12 +42,12 @@ def name_of(dtype: torch.dtype) -> str:
 
 def in_torch(path: str, name: str, key: str, shape: list[int]) -> tuple[torch.dtype, list[int]]:
     """Return torch's dtype and shape for a header entry. FormatError if this torch has no such tensor."""
-    if key not in _DTYPES:
+    if key not in DTYPES:
         newer = f"; it is torch.{_NAMES[key]} in a newer one" if key in _NAMES else ""
         raise FormatError(
             f"{path}: {quoted(name)} has dtype {quoted(key)}, unknown to this fastio with torch "
             f"{torch.__version__}{newer}; update them, or convert the tensor where it was made (known here: "
-            f"{', '.join(_DTYPES)})"
+            f"{', '.join(DTYPES)})"
         )
     packed = _PACKED.get(key, 1)
     if packed > 1 and (not shape or shape[-1] % packed):
@@ -53,4 +55,4 @@ def in_torch(path: str, name: str, key: str, shape: list[int]) -> tuple[torch.dt
             f"{path}: {quoted(name)} has shape {quoted(shape)} of {key}, of which torch packs {packed} into one "
             "in the last dimension; pad it where it was made"
         )
-    return _DTYPES[key], [*shape[:-1], shape[-1] // packed] if packed > 1 else shape
+    return DTYPES[key], [*shape[:-1], shape[-1] // packed] if packed > 1 else shape

@@ -56,9 +56,10 @@ def layout(
         entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + nbytes]}
         offset += nbytes
     told = None if metadata is None else _checked_metadata(path, metadata)
-    rows = sorted((name, entry["dtype"], entry["shape"]) for name, entry in entries.items())
+    names = sorted(entries)
     if checksums:  # first: this is how places() finds them
-        told = {CHECKSUMS: header_checksums.reserved(rows, hashes), **({"format": "pt"} if told is None else told)}
+        stored = names, [entries[name]["dtype"] for name in names], [entries[name]["shape"] for name in names]
+        told = {CHECKSUMS: header_checksums.reserved(stored, hashes), **({"format": "pt"} if told is None else told)}
     text = json.dumps(entries if told is None else {METADATA: told, **entries}, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % PAGE)
     if len(text) > LARGEST_HEADER:
@@ -71,8 +72,7 @@ def layout(
             builder.add_tensor(offsets[name], tensor, name, checksums)
     digests = []
     if checksums:
-        places = header_checksums.places(start, len(rows), hashes)
-        named = zip([name for name, _, _ in rows], places, strict=True)
+        named = zip(names, header_checksums.places(start, len(names), hashes), strict=True)
         digests = [DigestPlace(name, offsets[name], *place) for name, place in named if name in offsets]
     return builder.build(start, [(0, 0, len(start))], (), len(start) + offset, digests)
 

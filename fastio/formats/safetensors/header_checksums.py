@@ -7,15 +7,17 @@ the names, dtypes and shapes, as JSON of three lists: it shows that the value wa
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import struct
+from collections.abc import Collection
 from typing import Any
 
 from fastio._native import crc32
 from fastio.errors import ChecksumError, FormatError, quoted
 from fastio.formats.safetensors.tensor_checksums import AS_IT_IS, TensorChecksums, stale_cure
-from fastio.formats.safetensors.tensor_table import TensorTable
+from fastio.formats.safetensors.tensor_table import StoredTensors, TensorTable
 
 PAGE = 4096
 """The data of fastio's files start on a page; other writers pad the header to 8 bytes."""
@@ -29,15 +31,12 @@ class DamagedHeaderError(ChecksumError):
     """fastio wrote the header, and it was changed since."""
 
 
-Rows = list[tuple[str, str, list[int]]]
-"""(name, dtype, shape) of each tensor, as the header has them, sorted."""
-
-
-def reserved(rows: Rows, hashes: bool) -> str:
+def reserved(stored: StoredTensors, hashes: bool) -> str:
     """The value with the checksums of tensors without elements: room for all others."""
-    value = {"version": VERSION, "table": _table_crc(rows), "crc32": "0" * CRC_DIGITS * len(rows)}
+    count = len(stored[0])
+    value = {"version": VERSION, "table": _table_crc(stored), "crc32": "0" * CRC_DIGITS * count}
     if hashes:
-        value["sha256"] = _EMPTY_SHA * len(rows)
+        value["sha256"] = _EMPTY_SHA * count
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -65,17 +64,18 @@ def of_header(path: str, table: TensorTable) -> TensorChecksums | None:
     if not isinstance(value, dict) or not isinstance(value.get("version"), int):
         raise _malformed(path, table.checksums)
     check_version(path, value["version"])
-    rows = sorted((name, entry.stored_dtype, entry.stored_shape) for name, entry in table.entries.items())
-    names = [name for name, _, _ in rows]
+    stored = table.stored()
+    names, *_ = stored
     rewritten = table.start % PAGE != 0
-    if value.get("table") != _table_crc(rows) and not rewritten:
+    is_same = value.get("table") == _table_crc(stored)
+    if not is_same and not rewritten:
         raise DamagedHeaderError(
             path,
             None,
             "the names, dtypes and shapes in its header do not match their CRC-32: the file was damaged after fastio "
             f"wrote it; restore it from a copy{AS_IT_IS}",
         )
-    if value.get("table") != _table_crc(rows):
+    if not is_same:
         raise ChecksumError(
             path,
             None,
@@ -86,10 +86,9 @@ def of_header(path: str, table: TensorTable) -> TensorChecksums | None:
     sha: Any = value.get("sha256")
     if not is_hex(digits, CRC_DIGITS * len(names)) or not (sha is None or is_hex(sha, SHA_DIGITS * len(names))):
         raise _malformed(path, table.checksums)
-    crcs = dict(zip(names, struct.unpack(f">{len(names)}I", bytes.fromhex(digits)), strict=True))
     starts = range(0, SHA_DIGITS * len(names), SHA_DIGITS)
     hashes = None if sha is None else {n: sha[at : at + SHA_DIGITS] for n, at in zip(names, starts, strict=True)}
-    return TensorChecksums(crcs, hashes, rewritten=rewritten)
+    return TensorChecksums(numbers(names, digits), hashes, rewritten=rewritten)
 
 
 def check_version(path: str, version: int) -> None:
@@ -106,9 +105,24 @@ def is_hex(digits: Any, count: int) -> bool:
     return isinstance(digits, str) and len(digits) == count and not digits.strip("0123456789abcdef")
 
 
-def _table_crc(rows: Rows) -> str:
-    columns = [[row[column] for row in rows] for column in range(3)]
-    return f"{crc32(json.dumps(columns, separators=(',', ':')).encode()):08x}"
+def numbers(names: Collection[str], digits: str) -> dict[str, int]:
+    """The CRC-32s of tensors, of which each has 8 of the hex digits."""
+    return dict(zip(names, struct.unpack(f">{len(names)}I", bytes.fromhex(digits)), strict=True))
+
+
+def _table_crc(stored: StoredTensors) -> str:
+    return f"{crc32(_ascii_json(stored)):08x}"
+
+
+def _ascii_json(value: Any) -> bytes:
+    """What :func:`json.dumps` writes, without spaces."""
+    import orjson  # here, as `import fastio` does not need it
+
+    with contextlib.suppress(TypeError):  # it does not write integers of more than 64 bits
+        text = orjson.dumps(value)
+        if text.isascii() and b"\x7f" not in text:  # json escapes the others
+            return text
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def _malformed(path: str, value: str) -> ChecksumError:

@@ -13,7 +13,7 @@ from typing import Any
 from fastio._native import crc32
 from fastio.errors import ChecksumError, quoted
 from fastio.files.open_file import opened_in_folder
-from fastio.formats.safetensors.header_checksums import CRC_DIGITS, SHA_DIGITS, VERSION, check_version, is_hex
+from fastio.formats.safetensors.header_checksums import CRC_DIGITS, SHA_DIGITS, VERSION, check_version, is_hex, numbers
 from fastio.formats.safetensors.tensor_checksums import AS_IT_IS, TensorChecksums
 from fastio.formats.safetensors.tensor_table import TensorTable
 from fastio.formats.small_reads import read_at
@@ -67,7 +67,7 @@ def of_sidecar(path: str, fd: int, size: int, table: TensorTable) -> TensorCheck
     is_complete = _is_complete(crcs, table, CRC_DIGITS) and (hashes is None or _is_complete(hashes, table, SHA_DIGITS))
     if not isinstance(crcs, dict) or not is_complete:
         raise _malformed(path, name, "it does not have a checksum of hex digits for each tensor")
-    return TensorChecksums({key: int(digits, 16) for key, digits in crcs.items()}, hashes, name)
+    return TensorChecksums(numbers(crcs, "".join(crcs.values())), hashes, name)
 
 
 def _header_crc(path: str, fd: int, table: TensorTable) -> str:
@@ -75,9 +75,12 @@ def _header_crc(path: str, fd: int, table: TensorTable) -> str:
 
 
 def _is_complete(digests: Any, table: TensorTable, digits: int) -> bool:
-    if not isinstance(digests, dict) or digests.keys() != table.entries.keys():
+    if not isinstance(digests, dict) or digests.keys() != set(table.entries):
         return False
-    return all(is_hex(value, digits) for value in digests.values())
+    texts = digests.values()
+    if set(map(type, texts)) - {str} or set(map(len, texts)) - {digits}:
+        return False
+    return is_hex("".join(texts), digits * len(texts))
 
 
 def _stale(path: str, name: str, why: str) -> ChecksumError:

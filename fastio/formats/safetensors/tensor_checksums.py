@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fastio.errors import ChecksumError
-from fastio.formats.safetensors.tensor_table import CHECKSUMS, Entry
+from fastio.formats.safetensors.entries import Entry
+from fastio.formats.safetensors.tensor_table import CHECKSUMS
 
 CRC32, SHA256 = "CRC-32", "SHA-256"
 AS_IT_IS = " (verify=False loads it as it is)"

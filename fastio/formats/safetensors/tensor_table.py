@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import torch
-
+from fastio._native import HeaderRows
 from fastio.errors import CorruptFileError, FormatError, quoted
 from fastio.formats import shapes
 from fastio.formats.detect import HEAD_BYTES, LARGEST_HEADER, NPY, PT, detect
 from fastio.formats.safetensors import header as safetensors_header
-from fastio.formats.safetensors.dtypes import in_torch
+from fastio.formats.safetensors.dtypes import ITEMSIZES, in_torch
+from fastio.formats.safetensors.entries import Entry, HeaderEntries
 from fastio.formats.small_reads import read_at
 
 METADATA = "__metadata__"
@@ -21,21 +22,8 @@ _AGAIN = "download or copy it again"
 _CUT = f"the file was cut short or damaged; {_AGAIN}"
 
 
-class Entry(NamedTuple):
-    """One tensor: ``nbytes`` bytes at ``offset`` of the file, with torch's dtype and shape.
-
-    ``stored_dtype`` and ``stored_shape`` are those of the header; they differ for dtypes that torch packs. ``stride``
-    counts elements; None for a contiguous tensor. ``crc`` is the CRC-32 of the bytes, if the file has one.
-    """
-
-    dtype: torch.dtype
-    shape: list[int]
-    offset: int
-    nbytes: int
-    stored_dtype: str
-    stored_shape: list[int]
-    stride: list[int] | None = None
-    crc: int | None = None
+StoredTensors = tuple[list[str], list[str], list[list[int]]]
+"""The names of tensors, and their dtypes and shapes in the header's words."""
 
 
 class TensorTable(NamedTuple):
@@ -44,7 +32,7 @@ class TensorTable(NamedTuple):
     ``metadata`` are without fastio's ``checksums``, which are text of JSON. Both are None if the file has none.
     """
 
-    entries: dict[str, Entry]
+    entries: Mapping[str, Entry]
     metadata: dict[str, str] | None
     checksums: str | None
     start: int
@@ -53,6 +41,20 @@ class TensorTable(NamedTuple):
     def nbytes(self) -> int:
         """The bytes of all tensors."""
         return sum(entry.nbytes for entry in self.entries.values())
+
+    def in_order(self) -> list[str]:
+        """The names of the tensors by offset, bytes and name."""
+        entries = self.entries
+        if isinstance(entries, HeaderEntries):
+            return entries.in_order
+        return sorted(entries, key=lambda name: (entries[name].offset, entries[name].nbytes, name))
+
+    def stored(self) -> StoredTensors:
+        """The sorted names, and the dtypes and shapes that the header has for them."""
+        names, entries = sorted(self.entries), self.entries
+        if isinstance(entries, HeaderEntries):  # without an Entry for each
+            return names, *entries.rows.columns([entries.index[name] for name in names])
+        return names, [entries[name].stored_dtype for name in names], [entries[name].stored_shape for name in names]
 
 
 def read(path: str, fd: int, size: int) -> TensorTable:
@@ -68,25 +70,58 @@ def read(path: str, fd: int, size: int) -> TensorTable:
             raise FormatError(f"{path}: expected a file of safetensors, found a .{found}: load it by fastio.load")
         said = f"its header is said to have {length} bytes; the file has {size}"
         raise CorruptFileError(path, None, f"{said}: it is no file of safetensors, or was cut short; {_AGAIN}")
+    text = read_at(path, fd, 8, length)
+    start = 8 + length
+    return _of_canonical(text, start, size) or _of_any(path, text, start, size)
+
+
+def _of_canonical(text: bytes, start: int, size: int) -> TensorTable | None:
+    """The table of a header as most programs write it; None if anything is unusual about it, or wrong."""
+    rows, names, metadata = HeaderRows(ITEMSIZES), list[str](), list[Any]()
     try:
-        header = safetensors_header.parse(read_at(path, fd, 8, length))
+        for part in safetensors_header.canonical_parts(text):
+            if METADATA in part:
+                metadata.append(part.pop(METADATA))
+            if not rows.add(part):
+                return None
+            names += part
+    except (ValueError, TypeError):
+        return None
+    index = dict(zip(names, range(len(names)), strict=True))
+    in_order = rows.in_order(size - start)
+    if in_order is None or len(index) != len(names) or len(metadata) > 1 or not all(map(_is_text, metadata)):
+        return None
+    return _table(HeaderEntries(rows, index, start, in_order), metadata[0] if metadata else None, start)
+
+
+def _of_any(path: str, text: bytes, start: int, size: int) -> TensorTable:
+    """The table of a header, entry by entry, with an error for what is wrong."""
+    try:
+        header = safetensors_header.parse(text)
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(path, None, f"its header is not the JSON it should be: {error}; {_AGAIN}") from None
     if not isinstance(header, dict):
         raise CorruptFileError(path, None, f"its header is a {type(header).__name__}, not an object")
     _check_metadata(path, header)
-    start = 8 + length
     entries = {n: _entry(path, n, e, start, size - start) for n, e in header.items() if n != METADATA}
     _refuse_holes(path, entries, start, size)
-    metadata = header.get(METADATA)
+    return _table(entries, header.get(METADATA), start)
+
+
+def _table(entries: Mapping[str, Entry], metadata: dict[str, str] | None, start: int) -> TensorTable:
     checksums = metadata.pop(CHECKSUMS, None) if metadata else None
     return TensorTable(entries, metadata, checksums, start)
+
+
+def _is_text(metadata: Any) -> bool:
+    """Whether it is a map of text to text."""
+    return isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
 
 
 def _check_metadata(path: str, header: dict[str, Any]) -> None:
     """Check that names are text and metadata maps text to text, as the library demands."""
     metadata = {} if header.get(METADATA) is None else header[METADATA]
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+    if not _is_text(metadata):
         raise CorruptFileError(path, METADATA, "is no map of text to text")
     try:
         "".join([*header, *metadata, *metadata.values()]).encode()

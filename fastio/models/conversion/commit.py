@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from fastio.engine.save import remove_old_checksums
 from fastio.files.atomic_file import AtomicFile
-from fastio.files.full_write import write_all
 from fastio.formats.detect import SAFETENSORS
 from fastio.models.conversion.destinations import Destination
 from fastio.models.module_saving import remove_files, remove_new_files
@@ -35,8 +34,7 @@ def commit_shards(to: Destination, shards: Sequence[AtomicFile], index: tuple[st
         if index is not None:
             path, content = index
             new = stack.enter_context(AtomicFile(path))
-            new.allocate(len(content))
-            write_all(path, new.fd, memoryview(content), 0)
+            new.fill(content)
             files.append(new)
             if old.intersection(names):
                 remove_files(to.path, old.intersection({INDEX_NAME, "model.safetensors"}))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from fastio.engine.progress import check_progress, shown
 from fastio.engine.tool_selection import check
-from fastio.files.atomic_file import sync_folder
+from fastio.files.new_folders import new_folders
 from fastio.files.open_file import is_path, translate_open_limit
 from fastio.models.conversion.chunked_copy import copy_all
 from fastio.models.conversion.commit import commit_file, commit_shards
-from fastio.models.conversion.destinations import Destination, check_free, named, new_files
+from fastio.models.conversion.destinations import check_free, named, new_files
 from fastio.models.conversion.model_source import of_model
 from fastio.models.conversion.npy_source import is_npy, of_npy
 from fastio.models.conversion.source_tensors import Source
@@ -106,7 +104,8 @@ def convert(
             found = _open(source, key, stack, policy)
             check_free(to, [file.path for file in found.files], force)
             plan = new_files(to, found)
-        stack.enter_context(_folder(to))
+        if to.shard_size is not None:
+            stack.enter_context(new_folders(to.path))
         with shown(progress, f"converting to {os.path.basename(to.path)}") as told:
             written, results = copy_all(plan.files, stack, policy, told)
         for file in found.files:
@@ -144,22 +143,3 @@ def _open(where: Any, key: str | None, stack: contextlib.ExitStack, policy: Any)
         if is_npy(first):
             return of_npy(first, key, stack, policy)
     return of_model(where, key, stack, policy)
-
-
-@contextlib.contextmanager
-def _folder(to: Destination) -> Iterator[None]:
-    """Inside, the folder of shards exists. One that was made is removed after an error."""
-    if to.shard_size is None or os.path.isdir(to.path):
-        yield
-        return
-    if os.path.lexists(to.path):
-        problem = "this is a file, expected a folder for shards: name another destination"
-        raise FileExistsError(errno.EEXIST, problem, to.path)
-    os.makedirs(to.path)
-    try:
-        sync_folder(os.path.dirname(to.path) or os.curdir)
-        yield
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.rmdir(to.path)
-        raise

@@ -49,6 +49,9 @@ def check_free(to: Destination, sources: Iterable[str], force: bool) -> None:
     if to.shard_size is None:
         old = [to.path] if os.path.lexists(to.path) else []
     else:
+        if os.path.lexists(to.path) and not os.path.isdir(to.path):
+            problem = "this is a file, expected a folder for shards: name another destination"
+            raise FileExistsError(errno.EEXIST, problem, to.path)
         names = sorted(filter(is_model_file, os.listdir(to.path))) if os.path.isdir(to.path) else []
         old = [os.path.join(to.path, name) for name in names]
     for path in old:

@@ -14,8 +14,8 @@ from fastio.errors import FormatError, quoted
 from fastio.formats.detect import PT
 from fastio.formats.key_selection import pick, select
 from fastio.formats.pt.reader import Record, crc_mismatch
+from fastio.formats.safetensors.entries import Entry
 from fastio.formats.safetensors.tensor_checksums import TensorChecksums
-from fastio.formats.safetensors.tensor_table import Entry
 from fastio.models.conversion.source_tensors import Run, Source, SourceFile, SourceTensor
 from fastio.models.weight_files import WeightFile, WeightFiles, open_weights
 

@@ -51,7 +51,7 @@ class NewFile:
         tensors = [content] if isinstance(content, SourceTensor) else content.values()
         distinct = list({tensor.name: tensor for tensor in tensors}.values())
         self.count = len(distinct)
-        stand_ins = _StandIns(path, distinct)
+        stand_ins = _StandIns(path, distinct, apart=file_format == PT)
         obj: Any
         if isinstance(content, SourceTensor):
             obj = stand_ins.made[content.name]
@@ -132,20 +132,26 @@ class NewFile:
 
 
 class _StandIns:
-    """Tensors that are laid out in the place of those of the source: address space without memory."""
+    """Tensors that are laid out in the place of those of the source: address space without memory.
 
-    def __init__(self, path: str, tensors: Sequence[SourceTensor]) -> None:
+    ``apart``: each has a storage of its own, as in a ``.pt``, which holds storages.
+    """
+
+    def __init__(self, path: str, tensors: Sequence[SourceTensor], apart: bool) -> None:
         filled = [tensor for tensor in tensors if tensor.nbytes]
         starts = list(accumulate((-(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for tensor in filled), initial=0))
         with translate_native_errors(path):
-            mapping = HostMapping(max(starts.pop(), 1))
+            nbytes = max(starts.pop(), 1)
+            mapping = HostMapping(nbytes)
+        one = bytes_of(mapping, 0, nbytes).untyped_storage()
         self.made = {
             tensor.name: torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in tensors if not tensor.nbytes
         }
         for tensor, start in zip(filled, starts, strict=True):
-            storage = bytes_of(mapping, start, tensor.nbytes).untyped_storage()
+            storage = bytes_of(mapping, start, tensor.nbytes).untyped_storage() if apart else one
+            first = 0 if apart else start // tensor.dtype.itemsize
             empty = torch.empty(0, dtype=tensor.dtype)
-            self.made[tensor.name] = empty.set_(storage, 0, tensor.shape)  # type: ignore[call-overload]
+            self.made[tensor.name] = empty.set_(storage, first, tensor.shape)  # type: ignore[call-overload]
         self._filled = filled
         self._addresses = [mapping.address + start for start in starts]
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
 
 from fastio._native import Mapping, crc32_combine
-from fastio.errors import CorruptFileError
+from fastio.files.unchanged import Unchanged
 from fastio.memory.load_buffers import bytes_of
 from fastio.models.conversion.chunk_reads import ChunkReads
 from fastio.results import Transfer
@@ -28,7 +28,7 @@ class SourceFile:
         self.format = file_format
         self.is_verified = True
         self._policy = policy
-        self._modified = os.fstat(fd).st_mtime_ns
+        self._unchanged = Unchanged(path, fd, size)
         self._reads: ChunkReads | None = None
 
     def read(self, extents: Sequence[Extent]) -> Sequence[int]:
@@ -43,11 +43,7 @@ class SourceFile:
 
     def check_unchanged(self) -> None:
         """Raise CorruptFileError if the file was written to since it was opened."""
-        status = os.fstat(self.fd)
-        if (status.st_size, status.st_mtime_ns) != (self.size, self._modified):
-            raise CorruptFileError(
-                self.path, None, "it was written to while it was converted: convert it when it is complete"
-            )
+        self._unchanged.check("converted", "convert it")
 
 
 class Run:
@@ -106,7 +102,7 @@ class SourceTensor(NamedTuple):
     @property
     def nbytes(self) -> int:
         """The bytes of its elements."""
-        return torch.Size(self.shape).numel() * self.dtype.itemsize
+        return prod(self.shape) * self.dtype.itemsize
 
     def starts(self) -> list[int]:
         """Where each run begins in the tensor."""

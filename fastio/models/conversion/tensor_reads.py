@@ -86,7 +86,7 @@ class _Packing:
 def _run_parts(piece: Piece, index: int) -> Iterator[_RunPart]:
     """The parts of a tensor's runs that a piece consists of."""
     tensor = piece.tensor
-    starts = tensor.starts()
+    starts = (0,) if len(tensor.runs) == 1 else tensor.starts()
     at, end = piece.start, piece.start + piece.nbytes
     number = bisect_right(starts, at) - 1
     while at < end:

@@ -1,4 +1,7 @@
 // Tests staged transfers on a device that copies as late as it may, with copies, reads and writes that fail.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
@@ -10,6 +13,7 @@
 #include "checksum/crc32.hpp"
 #include "memory/memory.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/unnamed_file.hpp"
 #include "tests/transfer/staged_stand_ins.hpp"
 #include "transfer/staged.hpp"
 
@@ -270,6 +274,38 @@ void test_cancelling_starts_nothing_more() {
     CHECK(device.alive() == 0, "streams or events are left");
 }
 
+// A file with O_DIRECT, and memory that is not aligned for it: the rest goes through the page cache.
+void test_memory_that_direct_io_refuses() {
+    const int fd = unnamed_file();
+    const int direct = open(("/proc/self/fd/" + std::to_string(fd)).c_str(), O_RDWR | O_DIRECT);
+    const fastio::Mapping memory(8 * kPage);
+    const uint64_t size = 3 * kPage + 77;
+    for (const uint64_t shift : {0, 1}) {
+        uint8_t* page = memory.data() + shift;
+        for (uint64_t at = 0; at < size; ++at) page[at] = static_cast<uint8_t>(at * 3 + at / 256 + shift);
+        const std::vector<uint8_t> expected(page, page + size);
+        fastio::OpenFile file(fd, direct);
+        file.write(page, 0, size);
+        const bool takes_it = direct < 0 || pread(direct, page, kPage, 0) >= 0;
+        std::memset(page, 0, size);
+        uint64_t seen = 100;
+        file.read(page, 100, size, [&](uint64_t from, uint64_t to) {
+            CHECK(from == seen && to > from && std::memcmp(page + from, &expected[from], to - from) == 0, "a part");
+            seen = to;
+        });
+        CHECK(seen == size, "read up to %llu", (unsigned long long)seen);
+        CHECK(file.was_refused() == !takes_it, "whether it was refused");
+        try {
+            file.read(page, kPage, size + 1, [](uint64_t, uint64_t) {});
+            CHECK(false, "the file is too short");
+        } catch (const fastio::Truncated& error) {
+            CHECK(error.offset == size, "the offset");
+        }
+    }
+    close(fd);
+    if (direct >= 0) close(direct);
+}
+
 }  // namespace
 
 int main() {
@@ -279,5 +315,6 @@ int main() {
     test_a_file_that_fails_at_each_window();
     test_the_other_worker_starts_nothing_after_an_error();
     test_cancelling_starts_nothing_more();
+    test_memory_that_direct_io_refuses();
     return 0;
 }

@@ -27,8 +27,8 @@ def text(header: str, data: bytes = b"\1\2") -> bytes:
 
 
 def of(header: Any, data: bytes = b"\1\2") -> bytes:
-    """A file with this header, as JSON."""
-    return text(json.dumps(header), data)
+    """A file with this header, as the library would write it."""
+    return text(json.dumps(header, separators=(",", ":")), data)
 
 
 def entry(dtype: Any = "U8", shape: Any = (2,), offsets: Any = (0, 2), **more: Any) -> dict[str, Any]:

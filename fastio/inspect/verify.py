@@ -52,7 +52,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
             nbytes = verify_archive(archive, size)[0] if archive.checksummed else 0
             return Verification(name, file_format, len(archive.records), nbytes, archive.has_storage_crcs)
         if file_format == SAFETENSORS:
-            from fastio.engine.tensor_digests import verified  # what it imports, few processes need
+            from fastio.inspect.tensor_digests import verified  # what it imports, few processes need
 
             return Verification(name, file_format, *verified(name, fd, size))
         if file_format == NPY:

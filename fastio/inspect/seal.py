@@ -6,16 +6,16 @@ import contextlib
 import os
 from dataclasses import dataclass
 
-from fastio.engine.tensor_digests import compare, digests
-from fastio.errors import ChecksumError, CorruptFileError, FormatError
-from fastio.files.atomic_file import AtomicFile
-from fastio.files.full_write import write_all
+from fastio.errors import ChecksumError, FormatError
+from fastio.files.atomic_file import write_durably
 from fastio.files.open_file import check_regular, opened
+from fastio.files.unchanged import Unchanged
 from fastio.formats.detect import HEAD_BYTES, SAFETENSORS, detect
 from fastio.formats.safetensors import header_checksums, sidecar, tensor_table
 from fastio.formats.safetensors.tensor_checksums import TensorChecksums
 from fastio.formats.safetensors.tensor_table import TensorTable
 from fastio.formats.small_reads import head
+from fastio.inspect.tensor_digests import compare, digests
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def seal(path: str | os.PathLike[str], *, hashes: bool = False) -> Sealed:
                 f"{path}: expected a file of safetensors; a .pt has checksums of its own, and other files cannot have "
                 "any: save what is in it as .pt or .safetensors"
             )
-        before = os.fstat(fd)
+        unchanged = Unchanged(path, fd, size)
         table = tensor_table.read(path, fd, size)
         known = _known(path, fd, size, table)
         hashes = hashes or any(one.sha256 is not None for one in known)
@@ -56,14 +56,9 @@ def seal(path: str | os.PathLike[str], *, hashes: bool = False) -> Sealed:
         for one in known:
             compare(path, table, one, found)
         content = sidecar.text(path, fd, size, table, found)
-        after = os.fstat(fd)
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise CorruptFileError(path, None, "it was written to while it was read: seal it again when it is complete")
+        unchanged.check("read", "seal it again")
     name = sidecar.name_of(path)
-    with AtomicFile(name) as new:
-        new.allocate(len(content))
-        write_all(name, new.fd, memoryview(content), 0)
-        new.commit(durable=True)
+    write_durably(name, content)
     return Sealed(path, name, len(table.entries), table.nbytes, hashes)
 
 
