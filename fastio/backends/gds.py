@@ -53,7 +53,7 @@ class GdsTransport:
         if not kinds:
             raise ToolUnavailableError(self.name, *devices.of(device or "cuda").why_unavailable())
         self._kvikio = _Kvikio()
-        self.capabilities = Capabilities(devices=frozenset(kinds), direct=True)
+        self.capabilities = Capabilities(devices=frozenset(kinds), direct=self._kvikio.is_direct)
 
     def write(self, request: WriteRequest) -> TransportResult:
         """Write ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
@@ -121,6 +121,11 @@ class _Kvikio:
         if "KVIKIO_NTHREADS" not in os.environ and self._defaults.get("num_threads") == 1:
             self._defaults.set("num_threads", _THREADS)
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether cuFile is to move the bytes, and not kvikio's own copies through host memory."""
+        return not self._defaults.is_compat_mode_preferred()
+
     def open(self, path: str, flags: str) -> Any:
         """Returns a CuFile. Where GDS is available, kvikio must not silently fall back to POSIX for this file."""
         with contextlib.ExitStack() as settings:
@@ -142,7 +147,7 @@ class _Kvikio:
         return TransportResult("gds" if any(nbytes >= least for nbytes in transfers.sizes) else "bounce", notes=(note,))
 
     def _why_bounced(self) -> str:
-        if self._defaults.is_compat_mode_preferred():
+        if not self.is_direct:
             return "kvikio is in its compatibility mode (no cuFile here, or KVIKIO_COMPAT_MODE=ON)"
         if not self._driver.properties.is_gds_available:
             return "the nvidia-fs driver is not loaded, so cuFile copies through host memory"

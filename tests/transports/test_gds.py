@@ -297,6 +297,13 @@ class TestOverFakeKvikio:
         assert kvikio.opened_in == [mode]
         assert kvikio.mode == "AUTO"
 
+    @pytest.mark.parametrize("compatible", [True, False])
+    def test_is_no_direct_tool_where_kvikio_copies_through_host_memory(
+        self, kvikio: FakeKvikio, compatible: bool
+    ) -> None:
+        kvikio.compatible = compatible
+        assert GdsTransport("cpu").capabilities.direct == (not compatible)
+
     @pytest.mark.parametrize(
         ("threshold", "route", "note"), [(0, "gds", ""), (MIB, "gds", "7109 bytes"), (16 * MIB, "bounce", "5249994")]
     )

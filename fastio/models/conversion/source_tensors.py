@@ -61,11 +61,6 @@ class Run:
         self._damaged = damaged
         self._value = self._done = 0
 
-    @property
-    def is_checksummed(self) -> bool:
-        """Whether its CRC-32 is known."""
-        return self._crc is not None
-
     def take(self, crc: int, nbytes: int) -> None:
         """Add the CRC-32 of the next bytes of it. Raises its error once all were read and the sum is not its CRC-32."""
         self._value = crc32_combine(self._value, crc, nbytes)
