@@ -89,26 +89,28 @@ def test_all_tensors_are_read_in_their_order(ranks: Ranks, saved: Path, count: i
     assert answers[:count] == [[[]] * len(ways)] * count
 
 
-def test_all_together_read_each_file_once(ranks: Ranks, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [2, 4])
+def test_all_together_read_each_file_once(ranks: Ranks, tmp_path: Path, count: int) -> None:
     """Into modules, to new memory, and through a reader."""
     tensors = {f"layer{n}": torch.randn(1024, 1024) for n in range(24)}
     fastio.save_file(tensors, tmp_path / "model.safetensors")
     nbytes = drop(tmp_path)
-    assert nbytes <= sum(ranks.run(rank_weights.read_all, str(tmp_path))) <= 1.02 * nbytes
+    assert nbytes <= sum(ranks.run(rank_weights.read_all, str(tmp_path), count)) <= 1.02 * nbytes
     for meta in (False, True):
         nbytes = drop(tmp_path)
-        answers = ranks.run(rank_weights.load_layers, str(tmp_path), meta)
+        answers = ranks.run(rank_weights.load_layers, str(tmp_path), count, meta)
         assert [wrong for wrong, _ in answers] == [[]] * WORLD
         assert nbytes <= sum(read for _, read in answers) <= 1.02 * nbytes
 
 
-def test_slices_of_a_cold_file_are_read_once_by_all_together(ranks: Ranks, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [2, 4])
+def test_slices_of_a_cold_file_are_read_once_by_all_together(ranks: Ranks, tmp_path: Path, count: int) -> None:
     """Each rank wants columns of rows, of which other ranks want others."""
     tensors = {f"{kind}{n}": torch.randn(2048, 1024) for n in range(4) for kind in ("row", "column")}
     tensors |= {f"narrow column{n}": torch.randn(8192, 128) for n in range(4)}
     safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
     drop(tmp_path)
-    answers = ranks.run(rank_weights.slices, str(tmp_path), True)
+    answers = ranks.run(rank_weights.slices, str(tmp_path), count)
     assert [wrong for *_, wrong in answers] == [[]] * WORLD
     wanted, read = (sum(answer[index] for answer in answers) for index in (0, 1))
     assert wanted == sum(tensor.nbytes for tensor in tensors.values())

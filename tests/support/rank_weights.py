@@ -181,10 +181,13 @@ def stream(folder: str, count: int, ways: list[str], budget: str = "64MiB") -> A
     return answers
 
 
-def read_all(folder: str) -> int:
+def read_all(folder: str, count: int) -> int:
     """Read all tensors together; returns what this rank read from disks."""
+    group = group_of(count)
+    if dist.get_rank() >= count:
+        return 0
     before = read_bytes()
-    with fastio.safe_open(folder, group=True) as file:
+    with fastio.safe_open(folder, group=group) as file:
         found = file.get_tensors()
     assert found
     return read_bytes() - before
@@ -199,14 +202,17 @@ class Layers(nn.Module):
             self.register_parameter(f"layer{number}", nn.Parameter(torch.zeros(1024, 1024)))
 
 
-def load_layers(folder: str, meta: bool) -> tuple[list[str], int]:
+def load_layers(folder: str, count: int, meta: bool) -> tuple[list[str], int]:
     """Load parameters; returns the wrong ones, and what this rank read from disks."""
+    group = group_of(count)
+    if dist.get_rank() >= count:
+        return [], 0
     with torch.device("meta" if meta else "cpu"):
         model = Layers()
     before = read_bytes()
-    fastio.load_model(model, folder, group=True)
+    fastio.load_model(model, folder, group=group)
     read = read_bytes() - before
-    dist.barrier()
+    dist.barrier(group)
     return differences(model.state_dict(), fastio.load_file(Path(folder) / "model.safetensors")), read
 
 
@@ -255,24 +261,25 @@ def stop_early(folder: str, stopping: list[int]) -> tuple[str, str]:
     return failing(take)
 
 
-def slices(folder: str, shared: bool) -> tuple[int, int, list[str]]:
+def slices(folder: str, count: int) -> tuple[int, int, list[str]]:
     """Read this rank's columns or rows of each matrix; returns bytes wanted and read from disks, and wrong tensors."""
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank, group = dist.get_rank(), group_of(count)
+    if rank >= count:
+        return 0, 0, []
     wanted, wrong, found = 0, [], {}
-    dist.barrier()
     before = read_bytes()
-    with fastio.safe_open(folder, group=True if shared else None) as file:
+    with fastio.safe_open(folder, group=group) as file:
         plan = []
         for name in file.keys():  # noqa: SIM118  # it is no dict
             shape = file.get_slice(name).get_shape()
             axis = 1 if "column" in name else 0
-            own = slice(rank * shape[axis] // world, (rank + 1) * shape[axis] // world)
+            own = slice(rank * shape[axis] // count, (rank + 1) * shape[axis] // count)
             plan.append((name, (slice(None), own) if axis else own))
         file.prefetch(plan)
         for name, index in plan:
             found[name] = file.get_slice(name)[index]
     read = read_bytes() - before
-    dist.barrier()
+    dist.barrier(group)
     with fastio.safe_open(folder) as file:
         for name, index in plan:
             wanted += found[name].nbytes
