@@ -90,6 +90,10 @@ def add_to_message(error: Exception, text: str) -> None:
     if isinstance(error, TransferError):
         error._set(error.errno or 0, f"{error.strerror}{text}", str(error.filename))
         return
+    if isinstance(error, OSError) and error.errno is not None:  # its text is made of its fields, a copy of its args
+        error.strerror = f"{error.strerror}{text}"
+        error.args = (error.errno, error.strerror, *error.args[2:])
+        return
     if isinstance(error, CorruptFileError):
         error.problem += text
     error.args = (f"{error}{text}",)

@@ -57,7 +57,7 @@ class PosixTransport:
         cold = request.size >= _LEAST_AHEAD and not _is_resident(request)
         if cold:
             threads = 1
-            if request.size >= _LEAST_PAST and self._reads_past_cache:
+            if request.size >= _LEAST_PAST and not request.cached and self._reads_past_cache:
                 try:
                     return _past_cache.read(request, _DIRECT_THREADS)
                 except RefusedError as error:

@@ -23,6 +23,8 @@ from fastio.transports.extent_rows import ExtentRows, entries, total_nbytes
 from fastio.transports.transport import LOAD, Extent, ReadRequest, Span, TransportResult, is_resident
 
 _CPU = torch.device("cpu")
+THROUGH_CACHE = "posix"
+"""The tool that reads by way of the page cache."""
 
 
 def plan_read(
@@ -33,8 +35,11 @@ def plan_read(
     policy: Any,
     file_format: str = PT,
     in_place: bool = False,
+    cached: bool = False,
 ) -> TransferPlan:
     """Plan to fill the memory of extents from an open file of ``size`` bytes. ``in_place``: it was used before.
+
+    ``cached``: host memory is filled by way of the page cache, unless ``policy`` names a tool.
 
     ToolUnavailableError if no tool can. Otherwise as :func:`fastio.engine.tool_selection.plan_transfer`.
     """
@@ -52,6 +57,8 @@ def plan_read(
     )  # fmt: skip
     if not plan.tools:
         raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(map(str, devices))}", "load to the CPU")
+    if cached and not plan.fixed and devices == {_CPU}:
+        return plan._replace(tools=(THROUGH_CACHE,), fixed="other ranks read the same pages of the page cache")
     return plan
 
 
@@ -65,6 +72,7 @@ def read_extents(
     progress: Progress | None,
     file_format: str = PT,
     in_place: bool = False,
+    cached: bool = False,
 ) -> tuple[Transfer, Sequence[int]]:
     """Fill given memory from an open file; return also a CRC-32 for each extent, which the caller must compare.
 
@@ -72,9 +80,9 @@ def read_extents(
     memory may have changed when an error is raised. Raises also what :func:`plan_read` raises.
     """
     started = time.perf_counter()
-    plan = plan_read(path, fd, size, extents, policy, file_format, in_place)
+    plan = plan_read(path, fd, size, extents, policy, file_format, in_place, cached)
     control = Control()
-    request = ReadRequest(path, fd, size, extents, span, plan.resident, control)
+    request = ReadRequest(path, fd, size, extents, span, plan.resident, control, cached)
 
     # Interrupts and progress need a thread of its own for the transfer. Only the main thread is interrupted.
     is_waited_for = progress is not None or threading.current_thread() is threading.main_thread()

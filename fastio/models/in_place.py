@@ -50,7 +50,7 @@ def fill_in_place(
         # Two tensors of a .pt may be in one storage.
         is_apart = not ahead or entry.offset >= ahead[-1].extent.offset + ahead[-1].extent.nbytes
         is_same = entry.dtype == target.dtype and entry.stride is None and name not in overlapping
-        if not (is_apart and is_same and filled[device.type, file.format] and _is_plain(target)):
+        if not (is_apart and is_same and filled[device.type, file.format] and is_plain(target)):
             copied.setdefault(device, []).append(Part.of_whole(file, name, entry))
             continue
         storage, crc = target.untyped_storage(), file.crc(name)
@@ -75,7 +75,7 @@ class _Straight(NamedTuple):
     crc: int | None
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
     """Whether its bytes lie in its memory as a file has them."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg() and tensor.numel() > 0
 
@@ -119,7 +119,7 @@ def _copy_pieces(part: Part, target: torch.Tensor, policy: Any) -> None:
     """Copy a large tensor a piece at a time; compare the CRC-32 of them all at the end."""
     file = part.file
     value, offset, transfers = 0, part.offset, []
-    for piece in _pieces(target, BATCH_BYTES // part.entry.dtype.itemsize):
+    for piece in pieces_of(target, BATCH_BYTES // part.entry.dtype.itemsize):
         region = Region(part.name, offset, piece.numel() * part.entry.dtype.itemsize, 0)
         transfer, crc = _copy_piece(part, region, piece, policy)
         value, offset = crc32_combine(value, crc, region.nbytes), offset + region.nbytes
@@ -139,13 +139,13 @@ def _copy_piece(part: Part, region: Region, piece: torch.Tensor, policy: Any) ->
     aligned = is_aligned(region.offset, dtype.itemsize)
     buffers = LoadBuffers(file.path, [region], device, part.crc is not None, aligned)
     transfer, (crc,) = read_extents(
-        file.path, file.fd, file.size, buffers.extents, buffers.span, policy, None, file.format
+        file.path, file.fd, file.size, buffers.extents, buffers.span, policy, None, file.format, False, file.is_shared
     )
     copy_into(piece, tensor_on(buffers.storage(region), dtype, list(piece.shape)))
     return transfer, crc
 
 
-def _pieces(tensor: torch.Tensor, most: int) -> Iterator[torch.Tensor]:
+def pieces_of(tensor: torch.Tensor, most: int) -> Iterator[torch.Tensor]:
     """Views of at most ``most`` elements, which are all of a tensor in the order of its elements."""
     if tensor.numel() <= most:
         yield tensor
@@ -154,4 +154,4 @@ def _pieces(tensor: torch.Tensor, most: int) -> Iterator[torch.Tensor]:
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
         halves = tensor.tensor_split(2, axis)
     for half in halves:
-        yield from _pieces(half, most)
+        yield from pieces_of(half, most)

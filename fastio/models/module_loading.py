@@ -8,11 +8,11 @@ import torch
 
 from fastio.engine.tool_selection import check
 from fastio.models.device_places import device_places
-from fastio.models.in_place import fill_in_place
 from fastio.models.load_plan import LoadPlan, module_target, plan_load, wanted_dtype
 from fastio.models.module_tensors import ModuleTensors, is_within, module_tensors
-from fastio.models.new_tensors import read_new
 from fastio.models.partial_load import PartialLoad
+from fastio.models.rank_group import RankGroup, rank_group, together
+from fastio.models.rank_loads import compare_loads, fill_in_place_together, read_new_together
 from fastio.models.weight_files import open_weights
 from fastio.runtime.gc_pause import gc_paused
 from fastio.transports.transport import LOAD
@@ -30,6 +30,7 @@ def load_model(
     dtype: torch.dtype | None = None,
     policy: Any = "auto",
     verify: bool = True,
+    group: Any = None,
 ) -> tuple[list[str], list[str]]:
     """Load the weights of safetensors or ``.pt`` files into a module, as ``safetensors.torch.load_model`` does.
 
@@ -60,6 +61,10 @@ def load_model(
             32 MiB. None: dtypes must be the files'.
         policy: who chooses the tool, as for :func:`fastio.load`.
         verify: compare each tensor with its checksum, if its file has one.
+        group: a process group of torch.distributed, or True for the default one, whose ranks load the same files into
+            equal models: a collective call. Each rank reads and compares a share of the tensors, and broadcasts it to
+            the others, so all ranks together read each file once. An error of one rank is raised by all. None: the
+            rank reads for itself.
 
     Returns:
         (missing, unexpected): names that the files lack (and those of damaged tensors), and names that the module
@@ -70,17 +75,35 @@ def load_model(
         ModelMismatchError (a RuntimeError): names, shapes or dtypes differ. UnsupportedError: the module holds tensors
         of tensors, such as DTensors. FormatError: it holds one that is sparse, expanded or was freed. ChecksumError (a
         CorruptFileError): a tensor is damaged. ValueError: ``device`` has none for a tensor, or ``dtype`` is not of
-        floating-point numbers. Otherwise what :func:`fastio.safe_open` raises.
+        floating-point numbers. With ``group``, ModelMismatchError: the ranks would not load the same.
+        UnsupportedError: the group has no backend for a device. ValueError: there is no such group. Otherwise what
+        :func:`fastio.safe_open` raises.
 
     >>> missing, unexpected = fastio.load_model(model, "folder", strict=False)
     """
+    ranks = rank_group(group)
+    with together(ranks):
+        return _load(model, filename, strict, device, atomic, dtype, policy, verify, ranks)
+
+
+def _load(
+    model: torch.nn.Module,
+    filename: Any,
+    strict: bool,
+    device: Any,
+    atomic: bool,
+    dtype: torch.dtype | None,
+    policy: Any,
+    verify: bool,
+    ranks: RankGroup | None,
+) -> tuple[list[str], list[str]]:
     check(policy, LOAD)
     place_of = device_places(device)
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"expected a module, got {type(model).__name__}; load_into fills the tensors of a dict")
     with gc_paused():  # a third of the time for ten thousand tensors
         found = module_tensors(model)
-        with open_weights(filename, verify) as files:
+        with open_weights(filename, verify, is_shared=ranks is not None) as files:
             plan = plan_load(module_target(model), found, files, strict, dtype)
             skip_damaged = atomic and not strict
             own = {""} if atomic else found.own
@@ -100,9 +123,11 @@ def load_model(
                 else:
                     converted[name] = torch.empty(tensor.shape, dtype=dtype, device=place_of(name))
             partial = PartialLoad("module", [name for name, one in found.tensors.items() if not one.is_meta])
-            loaded, damaged = read_new(new, files, policy, skip_damaged)
-            fill_in_place(converted, set(), files, policy, partial)
-            fill_in_place(filled, plan.overlapping, files, policy, partial)
+            arguments = {"function": "load_model", "strict": strict, "atomic": atomic, "dtype": dtype, "verify": verify}
+            compare_loads(ranks, arguments, files, new, {**converted, **filled}, plan.overlapping)
+            loaded, damaged = read_new_together(ranks, new, files, policy, skip_damaged)
+            fill_in_place_together(ranks, converted, set(), files, policy, partial)
+            fill_in_place_together(ranks, filled, plan.overlapping, files, policy, partial)
     with partial.step():
         _assign(model, found, plan, {**loaded, **converted}, filled if own else {}, dtype)
     return plan.result(damaged)

@@ -67,7 +67,9 @@ def read_into(
     """
     if not extents:
         return
-    transfer, values = read_extents(file.path, file.fd, file.size, extents, span, policy, None, file.format, in_place)
+    transfer, values = read_extents(
+        file.path, file.fd, file.size, extents, span, policy, None, file.format, in_place, file.is_shared
+    )
     damaged = [extents[index].name for index, crc in crcs.items() if values[index] != crc]
     if damaged:
         file.check_unchanged()

@@ -10,11 +10,12 @@ from fastio.engine.tool_selection import check
 from fastio.errors import UnsupportedError, quoted
 from fastio.formats import dense_tensors
 from fastio.formats.named_tensors import named_tensors
-from fastio.models.in_place import copy_into, fill_in_place
+from fastio.models.in_place import copy_into
 from fastio.models.load_plan import STATE, plan_load
 from fastio.models.module_tensors import ModuleTensors, is_tensor_of_tensors
-from fastio.models.new_tensors import read_new
 from fastio.models.partial_load import PartialLoad
+from fastio.models.rank_group import RankGroup, rank_group, together
+from fastio.models.rank_loads import compare_loads, fill_in_place_together, read_new_together
 from fastio.models.weight_files import open_weights
 from fastio.runtime.gc_pause import gc_paused
 from fastio.transports.transport import LOAD
@@ -29,6 +30,7 @@ def load_into(
     dtype: torch.dtype | None = None,
     policy: Any = "auto",
     verify: bool = True,
+    group: Any = None,
 ) -> tuple[list[str], list[str]]:
     """Load the tensors of files into those of a state dict, which keep their memory and get new values.
 
@@ -48,6 +50,7 @@ def load_into(
             ``tensor.to(dtype)``. None: dtypes must be the files'.
         policy: who chooses the tool, as for :func:`fastio.load`.
         verify: compare each tensor with its checksum, if the files have them.
+        group: a process group whose ranks load the same files into equal states, as for :func:`fastio.load_model`.
 
     Returns:
         (missing, unexpected): names that the files lack, and names that the state lacks, sorted. Of tensors that share
@@ -61,17 +64,36 @@ def load_into(
     >>> fastio.load_into(model.state_dict(), "model.pt")
     ([], [])
     """
+    ranks = rank_group(group)
+    with together(ranks):
+        return _load(state, filename, strict, atomic, dtype, policy, verify, ranks)
+
+
+def _load(
+    state: Any,
+    filename: Any,
+    strict: bool,
+    atomic: bool,
+    dtype: torch.dtype | None,
+    policy: Any,
+    verify: bool,
+    ranks: RankGroup | None,
+) -> tuple[list[str], list[str]]:
     check(policy, LOAD)
     damaged: set[str] = set()
     with gc_paused():  # as in load_model
         found = _tensors_of(state)
-        with open_weights(filename, verify) as files:
+        with open_weights(filename, verify, is_shared=ranks is not None) as files:
             plan = plan_load(STATE, found, files, strict, dtype)
             targets = {name: found.tensors[name] for name in plan.names}
+            new = {name: target.device for name, target in targets.items()} if atomic else {}
+            arguments = {"function": "load_into", "strict": strict, "dtype": dtype, "verify": verify}
+            compare_loads(ranks, arguments, files, new, {} if atomic else targets, plan.overlapping)
             if atomic:
-                loaded, damaged = read_new({n: t.device for n, t in targets.items()}, files, policy, not strict)
+                loaded, damaged = read_new_together(ranks, new, files, policy, not strict)
             else:
-                fill_in_place(targets, plan.overlapping, files, policy, PartialLoad("state", plan.names))
+                partial = PartialLoad("state", plan.names)
+                fill_in_place_together(ranks, targets, plan.overlapping, files, policy, partial)
     if atomic:
         for name, tensor in loaded.items():
             copy_into(targets[name], tensor)

@@ -9,7 +9,7 @@ import torch
 from fastio import devices
 
 # Enough for two of the largest batches to be read, and two to be taken.
-_MOST = 256 << 20
+MOST_READ_AHEAD = 256 << 20
 _SHARE = 8  # of the free memory: an eighth
 _CGROUP_LIMIT = "/sys/fs/cgroup/memory.max"
 
@@ -18,7 +18,7 @@ def default_read_ahead(device: torch.device) -> int:
     """256 MiB, or an eighth of the memory that is free on the device, or on the host, if that is less."""
     accelerator = devices.find(device)
     free = _free_on_host() if accelerator is None else _free_on_device(accelerator, accelerator.with_index(device))
-    return min([_MOST, *(nbytes // _SHARE for nbytes in free)])
+    return min([MOST_READ_AHEAD, *(nbytes // _SHARE for nbytes in free)])
 
 
 def _free_on_device(accelerator: devices.Accelerator, device: torch.device) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import TracebackType
@@ -14,9 +15,11 @@ from fastio.errors import quoted
 from fastio.models.file_choice import chosen_once
 from fastio.models.part_batches import BATCH_BYTES, Batch, Part, batches
 from fastio.models.part_reads import read_batch
+from fastio.models.rank_group import RankGroup, rank_group
+from fastio.models.rank_loads import read_together
 from fastio.models.read_ahead import ReadAhead
 from fastio.models.selection import whole
-from fastio.models.stream_memory import default_read_ahead
+from fastio.models.stream_memory import MOST_READ_AHEAD, default_read_ahead
 from fastio.models.tensor_slice import TensorSlice, selected
 from fastio.models.weight_files import CLOSED, WeightFiles
 from fastio.runtime.gc_pause import gc_paused
@@ -30,7 +33,13 @@ _FIRST_BYTES, _MOST_BYTES = 2 << 20, 64 << 20
 
 
 def safe_open(
-    filename: Any, framework: str = "pt", device: Any = "cpu", *, policy: Any = "auto", verify: bool = True
+    filename: Any,
+    framework: str = "pt",
+    device: Any = "cpu",
+    *,
+    policy: Any = "auto",
+    verify: bool = True,
+    group: Any = None,
 ) -> TensorReader:
     """Open safetensors or ``.pt`` files for reading tensors and parts of them, as ``safetensors.safe_open`` does.
 
@@ -47,6 +56,10 @@ def safe_open(
         policy: who chooses the tool, as for :func:`fastio.load`.
         verify: compare each tensor that is read whole with its checksum, if its file has one. Parts of tensors cannot
             be compared; their transfers say so.
+        group: a process group of torch.distributed, or True for the default one, whose ranks on one machine read the
+            same files. :meth:`TensorReader.get_tensors` and :meth:`TensorReader.tensors` are then collective calls, in
+            which each rank reads a share and broadcasts it, as in :func:`fastio.load_model`. All other reads are the
+            rank's own; into host memory they go through the page cache, which reads what several ranks need once.
 
     Raises:
         FileNotFoundError: a file is missing; ShardMissingError: one that the index names. CorruptFileError: a file is
@@ -63,7 +76,8 @@ def safe_open(
         raise ValueError(f"framework={framework!r}: expected 'pt'; safetensors.safe_open has the other frameworks")
     check(policy, LOAD)
     target = torch.device("cpu" if device is None else device)
-    return TensorReader(WeightFiles(filename, verify), target, policy)
+    rank_group(group)  # raises if there is no such group
+    return TensorReader(WeightFiles(filename, verify, is_shared=group is not None), target, policy, group)
 
 
 class TensorReader:
@@ -73,8 +87,9 @@ class TensorReader:
     Methods may be called from several threads. After :meth:`close` they raise ValueError; reads under way end first.
     """
 
-    def __init__(self, files: WeightFiles, device: torch.device, policy: Any) -> None:
+    def __init__(self, files: WeightFiles, device: torch.device, policy: Any, group: Any = None) -> None:
         self._files: WeightFiles | None = files
+        self._group = group
         self._device = device
         self._policy = policy
         self._prefetched: list[ReadAhead] = []
@@ -115,7 +130,10 @@ class TensorReader:
         return self._read(self._part(name))
 
     def get_tensors(self) -> dict[str, torch.Tensor]:
-        """Read all tensors, in the order of :meth:`offset_keys`."""
+        """Read all tensors, in the order of :meth:`offset_keys`. A collective call if there is a ``group``."""
+        ranks = rank_group(self._group)
+        if ranks is not None:
+            return dict(self._together(ranks, None))
         names = self.offset_keys()
         found: dict[str, torch.Tensor] = {}
         for batch in batches([self._part(name) for name in names]):
@@ -156,19 +174,30 @@ class TensorReader:
 
         ``read_ahead``: the most bytes that are read and were not yielded; a larger tensor is read when nothing is
         ahead. Default: 256 MiB, or an eighth of the free memory if that is less. ``memory_budget`` is its former name.
-        Raises what :meth:`get_tensor` raises, when the tensor's turn comes.
+        Raises what :meth:`get_tensor` raises, when the tensor's turn comes. With a ``group``, iterating is a collective
+        call, and the default is 256 MiB: where a rank stops before the end, the others raise a FastIOError unless they
+        stop, too.
         """
         if read_ahead is not None and memory_budget is not None:
             raise TypeError("tensors() got read_ahead and memory_budget, which are the same: give read_ahead")
         budget = (
             parse_size(memory_budget, "memory_budget") if read_ahead is None else parse_size(read_ahead, "read_ahead")
         )
+        ranks = rank_group(self._group)
+        if ranks is not None:
+            return self._together(ranks, MOST_READ_AHEAD if budget is None else budget)
         if budget is None:
             budget = default_read_ahead(self._device)
         with gc_paused():  # as in prefetch()
             parts = [self._part(name) for name in self.offset_keys()]
             ahead = self._read_ahead(parts, budget, _MOST_BYTES, _FIRST_BYTES)
         return self._stream(ahead)
+
+    def _together(self, ranks: RankGroup, budget: int | None) -> Iterator[tuple[str, torch.Tensor]]:
+        with contextlib.closing(read_together(ranks, self._check_open, self._device, self._policy, budget)) as rounds:
+            for tensors in rounds:
+                for name in list(tensors):
+                    yield name, tensors.pop(name)  # no variable keeps the tensor
 
     def _stream(self, ahead: ReadAhead) -> Iterator[tuple[str, torch.Tensor]]:
         self._streams.append(ahead)

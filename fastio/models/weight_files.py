@@ -36,11 +36,13 @@ class WeightFile:
     number of a closed descriptor.
 
     ``verify``: its checksums are wanted. ``checksummed``: some of its tensors have any. ``unpickled``: the object of a
-    ``.pt``, with ``keep_object``.
+    ``.pt``, with ``keep_object``. ``is_shared``: ranks of this machine read parts of it, so host memory is filled
+    by way of the page cache: what the kernel reads beyond one rank's part is another's.
     """
 
-    def __init__(self, path: str, verify: bool, keep_object: bool = False) -> None:
+    def __init__(self, path: str, verify: bool, keep_object: bool = False, is_shared: bool = False) -> None:
         self.path = path
+        self.is_shared = is_shared
         self._reads = 0
         self._is_closed = False
         check_regular(path)
@@ -116,10 +118,10 @@ class WeightFile:
 class WeightFiles:
     """The files of a model as one collection of tensors. Opening checks every header, and the index against them.
 
-    ``verify``: checksums are wanted, where the files have them. ``keep_object``: see :class:`WeightFile`.
+    ``verify``: checksums are wanted, where the files have them. Otherwise as :class:`WeightFile`.
     """
 
-    def __init__(self, where: Any, verify: bool = True, keep_object: bool = False) -> None:
+    def __init__(self, where: Any, verify: bool = True, keep_object: bool = False, is_shared: bool = False) -> None:
         located = locate(where)
         self.shard_index = located.shard_index
         self.files: list[WeightFile] = []
@@ -128,7 +130,7 @@ class WeightFiles:
         with gc_paused():
             for path in located.paths:
                 dense_tensors.check_mode(path, SAFETENSORS)
-                self._add(WeightFile(path, verify, keep_object))
+                self._add(WeightFile(path, verify, keep_object, is_shared))
         _check_index(located, self.file_of)
 
     def entry(self, name: str) -> Entry:
@@ -188,9 +190,11 @@ def _check_index(located: Located, file_of: dict[str, WeightFile]) -> None:
 
 
 @contextlib.contextmanager
-def open_weights(where: Any, verify: bool = True, keep_object: bool = False) -> Iterator[WeightFiles]:
+def open_weights(
+    where: Any, verify: bool = True, keep_object: bool = False, is_shared: bool = False
+) -> Iterator[WeightFiles]:
     """The files of a model; closed at the end. See :func:`fastio.models.locate.locate` for ``where``."""
-    files = WeightFiles(where, verify, keep_object)
+    files = WeightFiles(where, verify, keep_object, is_shared)
     try:
         yield files
     finally:

@@ -99,10 +99,11 @@ class ReadRequest(_Request):
 
     With a ``span``, every extent lies in it at the same distance as in the file, and the transport may read the whole
     span in large aligned pieces (``span.address`` and ``span.offset`` agree modulo 4096).
-    ``resident``: the page cache held the file when the request was made; None if that is unknown.
+    ``resident``: the page cache held the file when the request was made; None if that is unknown. ``cached``: by way of
+    the page cache, which other processes then read the same from, where the transport can choose.
     """
 
-    __slots__ = ("resident", "span")
+    __slots__ = ("cached", "resident", "span")
 
     def __init__(
         self,
@@ -113,8 +114,10 @@ class ReadRequest(_Request):
         span: Span | None = None,
         resident: bool | None = None,
         control: Control | None = None,
+        cached: bool = False,
     ) -> None:
         super().__init__(path, fd, size, extents, control)
+        self.cached = cached
         self.span = span
         self.resident = resident
 

@@ -18,7 +18,7 @@ from fastio.backends.uring import UringTransport
 from fastio.errors import RefusedError
 from fastio.testing import ChecksumContract
 from fastio.transports import registry
-from fastio.transports.transport import Extent, WriteRequest
+from fastio.transports.transport import Extent, ReadRequest, WriteRequest
 
 
 class TestMemory(ChecksumContract):
@@ -64,6 +64,17 @@ def test_tensor_of_an_extent_shares_its_memory() -> None:
     elsewhere = _memory.tensor(Extent(0, 8, begin, False, "cpu", torch.zeros(1)))
     assert elsewhere.data_ptr() == begin, "an owner of other memory must be ignored"
     assert _memory.tensor(Extent(0, 0, 0, False)).shape == (0,)
+
+
+def test_posix_reads_by_way_of_the_page_cache_where_other_processes_read_the_same(tmp_path: Path) -> None:
+    nbytes = 8 << 20
+    (tmp_path / "file").write_bytes(bytes(range(256)) * (nbytes >> 8))
+    target = torch.zeros(nbytes, dtype=torch.uint8)
+    extents = [Extent(0, nbytes, target.data_ptr(), True, "cpu", target)]
+    with open(tmp_path / "file", "rb") as file:
+        request = ReadRequest(str(tmp_path / "file"), file.fileno(), nbytes, extents, resident=False, cached=True)
+        assert PosixTransport(past_cache=True).read(request).route == "cached"
+    assert target[-256:].tolist() == list(range(256))
 
 
 def test_tensor_of_an_extent_without_storage_is_refused_off_host_and_cuda() -> None:
