@@ -17,6 +17,8 @@ TRUTH_TESTS = (
     "offload/test_device.py",
     "offload/test_two_streams.py",
     "models/test_devices.py",
+    "models/test_load_dtype.py",
+    "models/test_streams.py",
     "api/test_load_pinned.py",
     "checkpoint/test_restore_into.py",
     "formats/test_pickler.py",
