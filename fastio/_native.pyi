@@ -196,13 +196,14 @@ def pickle(
     locate: Callable[[Any], str],
     cpu: str | None,
     devices: frozenset[str],
-) -> tuple[bytes, list[tuple[str, Any, int]]] | None:
+) -> tuple[bytes, list[tuple[str, Any, int]], bool] | None:
     """Pickle a plain state dict in protocol 2, as Python and torch do. None for other objects.
 
     ``names``: the pickle bytes of each global. ``storages``: the storage class of each dtype. ``rebuild``: the
     functions that rebuild a tensor and a parameter. ``locate`` returns the location tag of a storage; ``cpu``: that of
     all CPU storages, or None. ``devices``: the other types of device whose tensors torch reduces as it does the CPU's.
-    Returns the pickle and a list of (record name, storage, nbytes).
+    Returns the pickle, a list of (record name, storage, nbytes), and whether a storage ends within an element, which
+    is left out.
     """
 
 def unless_of(types: tuple[type, ...], function: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -57,7 +57,7 @@ def resolve(policy: object, op: str, candidates: Sequence[str]) -> Policy:
     can be set to a tool by ``FASTIO_POLICY``. Anything else is a ValueError, and a damaged file a DictionaryError.
     """
     if policy == AUTO:
-        preset = str(config.get("policy"))
+        preset = str(config.get("policy")) or AUTO
         if preset == AUTO:
             return _AUTO.get(op, _BY_MODE["w+r"])
         if preset not in candidates:

@@ -35,8 +35,8 @@ def plan_save(request: SaveRequest) -> SavePlan:
     if why:
         return TorchSave(request, why)
     layout = _lay_out(request)
-    # Without CRCs torch's own save is used only if it was asked for by name.
-    own = request.file_format == PT and not torch.serialization.get_crc32_options()
+    # Without CRCs, or if its file would not load, torch's own save is used only if it was asked for by name.
+    own = request.file_format == PT and (layout.trimmed or not torch.serialization.get_crc32_options())
     storages = (len(layout.extents) + len(layout.strided)) // 2
     transfer = _plan_layout(
         layout,

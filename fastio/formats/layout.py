@@ -38,7 +38,7 @@ class Layout(NamedTuple):
     ``payload`` is the number of tensor bytes, ``devices`` where they are. ``literal`` holds the format's own bytes,
     and those of tensors too small for an extent. ``strided`` (sorted) holds the tensors that no transport can move:
     they lie between the extents, and must be packed. ``digests``: ``literal`` is the file's header, and gets checksums
-    of extents and strided tensors.
+    of extents and strided tensors. ``trimmed``: see :class:`fastio.formats.pt.records.Records`.
     """
 
     size: int
@@ -49,6 +49,7 @@ class Layout(NamedTuple):
     literal: bytearray | memoryview
     strided: Sequence[NonContiguousTensor] = ()
     digests: Sequence[DigestPlace] = ()
+    trimmed: bool = False
 
     def used_devices(self) -> set[torch.device]:
         """The devices that the tensors are on, with their indices."""

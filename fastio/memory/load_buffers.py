@@ -96,6 +96,7 @@ class LoadBuffers:
     ) -> None:
         self._path = path
         self._into = into
+        self._device = device
         self.span: Span | None = None
         self.extents: list[Extent] = []
         self._mapping: Any = None
@@ -125,6 +126,8 @@ class LoadBuffers:
             return found
         if region.nbytes == 0:
             # A new one each time: tensors without elements share nothing.
+            if self._device.type != "cpu":
+                return torch.UntypedStorage(0, device=self._device)
             return shared_storage(self._path, 0, region.name) if self._into == SHARED else empty_storage()
         start = self._starts[region]
         made = pinned_bytes if self._into == PINNED else bytes_of

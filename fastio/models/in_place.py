@@ -6,7 +6,7 @@ the tensor is not contiguous, they are read into a buffer of bounded size, compa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import torch
 
 from fastio._native import crc32_combine
 from fastio.engine.extent_reads import read_extents
-from fastio.engine.tool_selection import is_filled
+from fastio.engine.tool_selection import is_filled, plan_transfer
 from fastio.engine.torch_load import UNSEALED
 from fastio.formats.layout import storage_offset_bytes
 from fastio.formats.safetensors.format import tensor_on
@@ -25,7 +25,15 @@ from fastio.models.part_reads import read_batch, read_into
 from fastio.models.partial_load import PartialLoad
 from fastio.models.weight_files import WeightFile, WeightFiles
 from fastio.results import Transfer, publish
-from fastio.transports.transport import Extent
+from fastio.transports.transport import LOAD, Extent
+
+
+def check_tools(policy: Any, devices: Iterable[torch.device], files: WeightFiles) -> None:
+    """ToolUnavailableError if ``policy`` names a tool that cannot fill memory on one of the devices."""
+    for kind in {device.type for device in devices}:
+        for file_format in {file.format for file in files.files}:
+            if is_filled(kind, file_format):  # else by way of host memory
+                plan_transfer(LOAD, files.described, file_format, {torch.device(kind)}, 0, 0, policy, "extents")
 
 
 def fill_in_place(

@@ -8,6 +8,7 @@ import torch
 
 from fastio.engine.tool_selection import check
 from fastio.models.device_places import device_places
+from fastio.models.in_place import check_tools
 from fastio.models.load_plan import LoadPlan, module_target, plan_load, wanted_dtype
 from fastio.models.module_tensors import ModuleTensors, is_within, module_tensors
 from fastio.models.partial_load import PartialLoad
@@ -122,6 +123,8 @@ def _load(
                     new[name] = place_of(name)
                 else:
                     converted[name] = torch.empty(tensor.shape, dtype=dtype, device=place_of(name))
+            made = {tensor.device for tensor in (*converted.values(), *filled.values())}
+            check_tools(policy, {*new.values(), *made}, files)
             partial = PartialLoad("module", [name for name, one in found.tensors.items() if not one.is_meta])
             arguments = {"function": "load_model", "strict": strict, "atomic": atomic, "dtype": dtype, "verify": verify}
             compare_loads(ranks, arguments, files, new, {**converted, **filled}, plan.overlapping)

@@ -135,7 +135,9 @@ def tied_groups(tensors: Mapping[str, torch.Tensor]) -> list[TiedGroup]:
     """Find the names whose tensors share memory, or are one and the same tensor on the meta device."""
     same: dict[Any, list[tuple[int, int, str]]] = {}
     for name, tensor in tensors.items():
-        if tensor.is_meta or tensor.numel() == 0:
+        if tensor.numel() == 0:
+            continue  # it shares no memory, and the other libraries store each
+        if tensor.is_meta:
             same.setdefault(id(tensor), []).append((0, 1, name))
         else:
             where = (tensor.device, tensor.untyped_storage().data_ptr())

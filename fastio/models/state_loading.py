@@ -10,7 +10,7 @@ from fastio.engine.tool_selection import check
 from fastio.errors import UnsupportedError, quoted
 from fastio.formats import dense_tensors
 from fastio.formats.named_tensors import named_tensors
-from fastio.models.in_place import copy_into
+from fastio.models.in_place import check_tools, copy_into
 from fastio.models.load_plan import STATE, plan_load
 from fastio.models.module_tensors import ModuleTensors, is_tensor_of_tensors
 from fastio.models.partial_load import PartialLoad
@@ -87,6 +87,7 @@ def _load(
             plan = plan_load(STATE, found, files, strict, dtype)
             targets = {name: found.tensors[name] for name in plan.names}
             new = {name: target.device for name, target in targets.items()} if atomic else {}
+            check_tools(policy, {target.device for target in targets.values()}, files)
             arguments = {"function": "load_into", "strict": strict, "dtype": dtype, "verify": verify}
             compare_loads(ranks, arguments, files, new, {} if atomic else targets, plan.overlapping)
             if atomic:

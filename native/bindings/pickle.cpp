@@ -38,7 +38,8 @@ nb::object pickle(nb::handle object, nb::dict names, nb::dict storages, nb::tupl
                   nb::object cpu, nb::frozenset devices) {
     Pickler pickler(names, storages, rebuild, locate, cpu, devices);
     if (!pickler.run(object)) return nb::none();
-    return nb::make_tuple(nb::bytes(pickler.data().data(), pickler.data().size()), pickler.storages());
+    return nb::make_tuple(nb::bytes(pickler.data().data(), pickler.data().size()), pickler.storages(),
+                          pickler.trimmed());
 }
 
 }  // namespace

@@ -29,6 +29,8 @@ class Pickler {
     const std::string& data() const { return data_; }
     // A tuple (record name, storage, nbytes) for each storage, in the order of their keys.
     nanobind::list storages() const { return found_; }
+    // Whether a storage ends within an element, which is left out.
+    bool trimmed() const { return trimmed_; }
 
   private:
     // Interned attribute names, created once because every tensor is asked for them.
@@ -80,6 +82,7 @@ class Pickler {
     std::unordered_map<uint64_t, nanobind::object> keys_;    // by the address of the storage object
     std::unordered_map<uint64_t, nanobind::object> dtypes_;  // by the address of the storage's bytes
     nanobind::list found_;
+    bool trimmed_ = false;
     unsigned depth_ = 0;
 };
 

@@ -40,17 +40,21 @@ bool Pickler::storage(nb::handle value, nb::handle dtype, bool is_cpu) {
     if (kind == nullptr) return false;  // torch rebuilds this dtype in another way
     const auto address = unsigned_of(call(value, attributes_.data_ptr));
     if (address != 0 && !dtypes_.try_emplace(address, nb::borrow(dtype)).first->second.is(dtype)) return false;
+    // A load expects whole elements. The rest of the storage, of which no tensor of this dtype has a byte, is left out.
+    const auto itemsize = unsigned_of(get_attribute(dtype, attributes_.itemsize));
     const auto nbytes = unsigned_of(call(value, attributes_.nbytes));
+    const auto elements = nbytes / itemsize;
+    trimmed_ = trimmed_ || nbytes % itemsize != 0;
     auto [known, is_new] = keys_.try_emplace(unsigned_of(get_attribute(value, attributes_.cdata)));
     if (is_new) {
         known->second = nb::str(nb::int_(keys_.size() - 1));
-        found_.append(nb::make_tuple(nb::str("data/") + known->second, value, nbytes));
+        found_.append(nb::make_tuple(nb::str("data/") + known->second, value, elements * itemsize));
     }
     nb::object key = known->second;
     nb::object location = is_cpu && !cpu_.is_none() ? cpu_ : locate_(value);
     op('(');
     if (!save(attributes_.storage) || !global(kind) || !save(key) || !save(location)) return false;
-    write(static_cast<int64_t>(nbytes / unsigned_of(get_attribute(dtype, attributes_.itemsize))));
+    write(static_cast<int64_t>(elements));
     op('t');
     put_new();
     op('Q');  // BINPERSID

@@ -254,3 +254,8 @@ def test_explain_refuses_invalid_sizes(target: Any, error: type[Exception]) -> N
     with pytest.raises(error):
         fastio.explain(target)
     assert fastio.explain(0).nbytes == 0
+
+
+def test_an_empty_preset_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTIO_POLICY", "")
+    assert "FASTIO_POLICY" not in fastio.save(torch.ones(4), tmp_path / "a.pt").reason

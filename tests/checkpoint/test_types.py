@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import fastio
 from fastio.checkpoint import Checkpointer
 from graphs import differ
 from states import STATES, ramp
@@ -94,3 +95,12 @@ def test_every_way_of_saving_restores_all_types(tmp_path: Path, way: str, into: 
         restored = checkpointer.restore(into=live, weights_only=False)
     assert restored is not None
     assert differ(restored.state, state, into=into) == ""
+
+
+def test_a_storage_that_ends_within_an_element_is_restored(tmp_path: Path) -> None:
+    odd = torch.arange(1001).to(torch.uint8)[8:408].view(torch.float32)
+    with fastio.Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(1, {"odd": odd})
+        checkpointer.wait()
+        _, restored = checkpointer.restore()
+    assert torch.equal(restored["odd"].view(torch.uint8), odd.view(torch.uint8))

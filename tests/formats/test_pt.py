@@ -477,3 +477,13 @@ def test_torchscript_is_verified_before_torch_loads_it(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(fastio.CorruptFileError):
         fastio.load(path, weights_only=False)
+
+
+@pytest.mark.parametrize("pickled_natively", [True, False])
+def test_a_storage_that_ends_within_an_element_loads(tmp_path: Path, pickled_natively: bool) -> None:
+    path, odd = tmp_path / "a.pt", torch.arange(1001).to(torch.uint8)[8:408].view(torch.float32)
+    obj = {"odd": odd} if pickled_natively else {"odd": odd, "complex": 1j}  # the second is torch's to pickle
+    fastio.save(obj, path)
+    assert fastio.verify(path).checksummed
+    for loaded in (fastio.load(path), torch.load(path), torch.load(path, mmap=True)):
+        assert torch.equal(loaded["odd"].view(torch.uint8), odd.view(torch.uint8))

@@ -102,3 +102,12 @@ def test_contradictory_header_raises_corrupt_file_error(
 def test_saving_a_float4_scalar_raises(tmp_path: Path) -> None:
     with pytest.raises(fastio.FormatError, match=r"'x'.*unsqueeze"):
         fastio.save({"x": tensor_of(torch.float4_e2m1fn_x2)}, tmp_path / "a.safetensors")
+
+
+def test_a_length_that_no_tensor_has_is_refused_beside_a_zero(tmp_path: Path) -> None:
+    write(tmp_path / "a", "U8", [0, 1 << 63], 0)
+    with pytest.raises((safetensors.SafetensorError, TypeError, RuntimeError, OverflowError)):
+        safetensors.torch.load_file(tmp_path / "a")
+    for read in (fastio.load_file, fastio.safe_open, fastio.verify):
+        with pytest.raises(fastio.CorruptFileError, match="length"):
+            read(tmp_path / "a")

@@ -95,3 +95,31 @@ def test_tensors_of_a_device_have_checksums_and_are_compared(tmp_path: Path) -> 
             file.get_tensor("b")
     with pytest.raises(fastio.ChecksumError, match="'b'"):
         fastio.load(path, DEVICE)
+
+
+@pytest.mark.gpu
+def test_tensors_without_elements_are_on_the_device_too(tmp_path: Path) -> None:
+    tensors = {"a": torch.ones(3000), "empty": torch.empty(0, 2), "last": torch.empty(0)}
+    for name in ("a.safetensors", "a.pt"):
+        for policy in ("auto", "pinned"):
+            result = fastio.save(
+                {key: value.to(DEVICE) for key, value in tensors.items()}, tmp_path / name, policy=policy
+            )
+            assert policy in ("auto", result.tool)
+            found = fastio.load(tmp_path / name, DEVICE, policy=policy)
+            assert {tensor.device.type for tensor in found.values()} == {DEVICE}
+            assert all(torch.equal(found[key].cpu(), tensors[key]) for key in tensors)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("policy", ["uring", "posix"])
+def test_a_tool_that_cannot_fill_a_device_is_refused_before_anything_changes(tmp_path: Path, policy: str) -> None:
+    fastio.save_model(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), tmp_path)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    model[1].to(DEVICE)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for load in (fastio.load_model, lambda model, *rest, **more: fastio.load_into(model.state_dict(), *rest, **more)):
+        with pytest.raises(fastio.ToolUnavailableError) as caught:
+            load(model, tmp_path, policy=policy)
+        assert "partly" not in str(caught.value)
+        assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

@@ -249,3 +249,17 @@ def test_bad_arguments(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         fastio.save_model(small(), tmp_path / "file")
+
+
+def test_parameters_without_elements_are_not_tied(tmp_path: Path) -> None:
+    class Empty(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Parameter(torch.empty(0, 2))
+            self.b = self.a
+            self.c = nn.Parameter(torch.ones(2))
+
+    fastio.save_model(Empty(), tmp_path / "a.safetensors")
+    assert safetensors.torch.load_model(Empty(), tmp_path / "a.safetensors") == (set(), [])
+    safetensors.torch.save_model(Empty(), str(tmp_path / "b.safetensors"))
+    assert fastio.load_model(Empty(), tmp_path / "b.safetensors") == ([], [])

@@ -94,7 +94,7 @@ class Saver:
             if torch_probe.unsupported_reason():
                 image = torch_fallback.image_of(tree, module)
             else:
-                small, storages = pickled(tree, _PICKLE_PROTOCOL, pickle_module=module)
+                small, storages, _ = pickled(tree, _PICKLE_PROTOCOL, pickle_module=module)
                 _require_memory(small, storages)
         base, self._base = self._base, None
         task = Task(

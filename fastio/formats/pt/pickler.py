@@ -28,8 +28,9 @@ _REBUILD = (_utils._rebuild_tensor_v2, _utils._rebuild_parameter)
 _REDUCED = {OrderedDict, torch.Tensor, torch.nn.Parameter}
 
 
-def pickle(obj: Any) -> tuple[bytes, list[tuple[str, torch.UntypedStorage, int]]] | None:
-    """Return the pickle that torch writes for an object, and for each storage (record name, storage, bytes).
+def pickle(obj: Any) -> tuple[bytes, list[tuple[str, torch.UntypedStorage, int]], bool] | None:
+    """Return the pickle that torch writes for an object, for each storage (record name, storage, bytes),
+    and whether a storage ends within an element, which is left out.
 
     None if torch must pickle it, also where a program registered its own reducer for tensors (``copyreg``).
     """

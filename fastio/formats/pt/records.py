@@ -21,10 +21,14 @@ from fastio.formats.pt import pickler
 
 
 class Records(NamedTuple):
-    """The records of a ``.pt`` file, in torch's order: small ones with their bytes, storages with their sizes."""
+    """The records of a ``.pt`` file, in torch's order: small ones with their bytes, storages with their sizes.
+
+    ``trimmed``: a storage ends within an element, which is left out: torch's own file of it would not load.
+    """
 
     small: Sequence[tuple[str, bytes]]
     storages: Sequence[tuple[str, torch.UntypedStorage, int]]
+    trimmed: bool = False
 
 
 class _Collector:
@@ -33,18 +37,25 @@ class _Collector:
     def __init__(self, storages: dict[str, Any]) -> None:
         self.small: list[tuple[str, bytes]] = []
         self.storages: list[tuple[str, torch.UntypedStorage, int]] = []
+        self.trimmed = False
         self._storages_by_key = storages
 
     def write_record(self, name: str, data: Any, nbytes: int) -> None:
         if isinstance(data, torch.UntypedStorage):
-            self.storages.append((name, data, nbytes))
+            self._add(name, data, nbytes)
         else:
             self.small.append((name, data.encode() if isinstance(data, str) else bytes(data)))
 
     def write_record_metadata(self, name: str, nbytes: int) -> None:
         """Collect a storage; ``_save`` calls this instead of write_record inside ``skip_data()``."""
         storage = self._storages_by_key[name.removeprefix("data/")]
-        self.storages.append((name, getattr(storage, "_untyped_storage", storage), nbytes))
+        self._add(name, getattr(storage, "_untyped_storage", storage), nbytes)
+
+    def _add(self, name: str, storage: torch.UntypedStorage, nbytes: int) -> None:
+        """Collect a storage, of which a load expects whole elements; no tensor of its dtype has a byte of the rest."""
+        dtype = getattr(self._storages_by_key.get(name.removeprefix("data/")), "dtype", torch.uint8)
+        self.trimmed = self.trimmed or nbytes % dtype.itemsize != 0
+        self.storages.append((name, storage, nbytes - nbytes % dtype.itemsize))
 
 
 # The types of nearly all objects in a pickle. None of them is a storage, so none has a persistent id.
@@ -100,8 +111,8 @@ def pickled(
         found = pickler.pickle(obj)
         if found is not None:
             save(obj, collector, _pickled_module(found[0]), pickle_protocol, _disable_byteorder_record)
-            return Records(collector.small, found[1])
+            return Records(collector.small, found[1], found[2])
     # With an accelerator, _save would copy each storage to the host; inside skip_data() it does not touch them.
     with torch.serialization.skip_data() if devices.in_use() else contextlib.nullcontext():
         save(obj, collector, _pickle_module(storages, pickle_module), pickle_protocol, _disable_byteorder_record)
-    return Records(collector.small, collector.storages)
+    return Records(collector.small, collector.storages, collector.trimmed)

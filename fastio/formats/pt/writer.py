@@ -71,7 +71,7 @@ def lay_out(records: Records, archive: str, read: bool = True) -> Layout:
     copied = 0
     cpu = torch.device("cpu")
     for name, storage, nbytes in records.storages:
-        if nbytes <= largest and storage.device == cpu:
+        if not nbytes or (nbytes <= largest and storage.device == cpu):  # nothing lies nowhere: no transport moves it
             copied += nbytes
             zip_file.add_memory(name, storage.data_ptr(), nbytes)
         else:
@@ -80,7 +80,9 @@ def lay_out(records: Records, archive: str, read: bool = True) -> Layout:
     zip_file.add_bytes("version", b"3\n")
     zip_file.add_bytes(".data/serialization_id", str(int.from_bytes(identity.digest(), "big")).zfill(40)[:40].encode())
     zip_file.finish()
-    return builder.build(memoryview(zip_file), zip_file.runs(), zip_file.patches(), zip_file.size)
+    return builder.build(memoryview(zip_file), zip_file.runs(), zip_file.patches(), zip_file.size)._replace(
+        trimmed=records.trimmed
+    )
 
 
 def _page_padding(records: Records, archive: str) -> int:
