@@ -102,5 +102,6 @@ def test_a_storage_that_ends_within_an_element_is_restored(tmp_path: Path) -> No
     with fastio.Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(1, {"odd": odd})
         checkpointer.wait()
-        _, restored = checkpointer.restore()
-    assert torch.equal(restored["odd"].view(torch.uint8), odd.view(torch.uint8))
+        restored = checkpointer.restore()
+    assert restored is not None
+    assert torch.equal(restored.state["odd"].view(torch.uint8), odd.view(torch.uint8))
