@@ -54,9 +54,9 @@ def load_model(
             is not on the meta device stays where it is.
         atomic: read everything before the module changes, so that an error leaves it as it was; this needs memory for
             what is not on the meta device a second time. By default an error of the disk or a damaged tensor leaves the
-            module partly filled; the message says with which tensors. So does an interrupt, without a message. With
-            both ``atomic`` and ``strict=False``, a damaged tensor is no error: it is not loaded, a warning is logged,
-            and its names are missing.
+            module partly filled; the message says with which tensors. So does an interrupt, without a message, and with
+            ``atomic`` one during the copy at the end. With both ``atomic`` and ``strict=False``, a damaged tensor is no
+            error: it is not loaded, a warning is logged, and its names are missing.
         dtype: the dtype of the module's floating-point tensors: those on the meta device get it, others must have it.
             Floating-point tensors of the files are converted to it, as by ``tensor.to(dtype)``, in pieces of at most
             32 MiB. None: dtypes must be the files'.
