@@ -16,14 +16,14 @@ def problem(shape: Sequence[int], dtype: torch.dtype, description: str, found: i
     ``description`` is the dtype's name in the file.
     """
     needed = _nbytes(shape, dtype.itemsize)
-    largest = max(shape, default=0)
-    if needed == found and largest < _MOST:
+    is_tensor = max(shape, default=0) < _MOST
+    if needed == found and is_tensor:
         return ""
     text = ", ".join(map(str, shape[:_SHOWN]))
     if len(text) > _SHOWN:
         text = text[:_SHOWN] + "..."
-    if largest >= _MOST:
-        return f"shape ({text}) of {description} has a length of 2^63 or more, which no tensor has"
+    if needed == found:
+        return f"its shapes cannot be tensors: ({text}) has a length of 2^63 or more"
     needs = f"{needed} bytes" if needed < _MOST else "more bytes than there can be"
     return f"shape ({text}) of {description} needs {needs}, found {found}"
 

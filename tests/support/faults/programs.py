@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 import fastio
+from fastio import dicts
 from fastio.backends.pinned import PinnedTransport
 from fastio.offload.stores.block_store import BlockStore
 from fastio.transports.transport import Extent, ReadRequest, WriteRequest
@@ -43,10 +44,14 @@ def load(path: str, policy: str, faults: list[Json] | None = None) -> Json:
 
 
 def learn(op: str, path: str, faults: list[Json]) -> list[Json]:
-    """Thirty saves or loads under persistent faults, each with the tool that the dictionary chooses."""
+    """Thirty saves or loads under persistent faults, each with the tool that a dictionary chooses that knows nothing.
+
+    So it tries each tool. One that has starting times may never try a slower one.
+    """
     _warm_up("auto", objects.format_of(path))
+    policy = dicts.Dictionary(rules=())
     return [
-        _save(path, "auto", True, NBYTES, faults) if op == "save" else _load(path, "auto", faults) for _ in range(30)
+        _save(path, policy, True, NBYTES, faults) if op == "save" else _load(path, policy, faults) for _ in range(30)
     ]
 
 
@@ -63,7 +68,7 @@ def sweep(op: str, path: str, policy: str, call: str, effect: int) -> list[Json]
     raise AssertionError(f"more than 200 calls of class {call}")
 
 
-def _save(path: str, policy: str, durable: bool, nbytes: int, faults: list[Json] | None) -> Json:
+def _save(path: str, policy: Any, durable: bool, nbytes: int, faults: list[Json] | None) -> Json:
     form = objects.format_of(path)
     new = objects.make(objects.NEW, nbytes, form)
     before = _census()
@@ -76,7 +81,7 @@ def _save(path: str, policy: str, durable: bool, nbytes: int, faults: list[Json]
     return result
 
 
-def _load(path: str, policy: str, faults: list[Json] | None) -> Json:
+def _load(path: str, policy: Any, faults: list[Json] | None) -> Json:
     _evict(path)
     before = _census()
     loaded: list[Any] = []
