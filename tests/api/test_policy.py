@@ -220,7 +220,7 @@ def test_explain_of_a_new_save_needs_a_size_and_a_folder(tmp_path: Path, kept: P
     with pytest.raises(FileNotFoundError, match=r"number of bytes.*folder=.*new\.pt"):
         fastio.explain(missing, op="save")
     known = fastio.explain(obj.nbytes, op="save", folder=tmp_path)
-    assert sum(entry.samples for entry in known.entries) >= 4
+    assert sum(entry.samples for entry in known.entries) >= 1
     assert known.entries == fastio.explain(tmp_path / "0.pt", op="save").entries
     if os.stat("/dev/shm").st_dev != tmp_path.stat().st_dev:
         assert not any(entry.samples for entry in fastio.explain(obj.nbytes, op="save", folder="/dev/shm").entries)
