@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import io
 import random
 import warnings
 import zipfile
@@ -53,6 +54,120 @@ def numbers() -> list[int]:
     edges = [0, *(1 << bits for bits in (7, 8, 15, 16, 31, 32, 39, 40, 55, 56, 62))]
     around = [edge + off for edge in edges for off in (-1, 0, 1)]
     return [*around, *(-number for number in around), (1 << 63) - 1, -(1 << 63)]
+
+
+def with_attributes() -> OrderedDict[str, Any]:
+    state = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).state_dict()  # whose _metadata is an attribute
+    assert vars(state)
+    return state
+
+
+def moved() -> OrderedDict[str, int]:
+    """Return an OrderedDict whose order is not that of insertion."""
+    found = OrderedDict(a=1, b=2, c=3)
+    found.move_to_end("a")
+    return found
+
+
+def shared() -> list[Any]:
+    tensor, text, items = torch.arange(12.0), "a text", [1, 2]
+    views = [tensor, tensor[3:], tensor.view(3, 4).T, tensor.detach()]
+    parameter = nn.Parameter(tensor)
+    return [views, tensor, text, items, {"x": items, text: text}, (text, items), parameter, [parameter], views]
+
+
+def holding_itself() -> list[Any]:
+    table: dict[str, Any] = {}
+    ordered: OrderedDict[str, Any] = OrderedDict()
+    items: list[Any] = [table, ordered]
+    table["items"] = ordered["items"] = items
+    vars(ordered)["table"] = table
+    return items
+
+
+def trained() -> dict[str, Any]:
+    model = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "weights": list(model.parameters())}
+
+
+COUNTS = (0, 1, 2, 999, 1000, 1001, 2000, 2001)
+VALUES: dict[str, Callable[[], Any]] = {
+    "numbers": numbers,
+    "text": lambda: ["", "x" * 300, "\u00e9\U0001f600", "storage", "cpu", {"0": torch.ones(2), "1": torch.ones(3)}],
+    "lists": lambda: [[list(range(n))] for n in COUNTS],
+    "dicts": lambda: [{i: str(i) for i in range(n)} for n in COUNTS],
+    "ordered": lambda: [OrderedDict((str(i), i) for i in range(n)) for n in COUNTS],
+    "moved": moved,
+    "tuples": lambda: [tuple(range(n)) for n in range(6)],
+    "attributes": with_attributes,
+    "shared": shared,
+    "holding itself": holding_itself,
+    "trained": trained,
+    "dtypes": lambda: [torch.float32, torch.bfloat16, torch.float32],
+    "empty": lambda: [torch.empty(0), torch.empty(0, 3), torch.tensor(1), torch.empty(0, dtype=torch.int8)],
+    "many": lambda: [torch.full((2,), float(i)) for i in range(300)],
+    "grad": lambda: [torch.ones(2, requires_grad=True), nn.Parameter(torch.ones(2), requires_grad=False)],
+    "typed": lambda: [torch.ones(3, dtype=d) for d in (torch.bool, torch.bfloat16, torch.complex128, torch.int16)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_supported_values_are_pickled_natively(tmp_path: Path, name: str) -> None:
+    value = VALUES[name]()
+    assert pickler.pickle(value) is not None
+    same(value, tmp_path)
+
+
+@pytest.mark.gpu
+def test_gpu_tensors_are_pickled_natively(tmp_path: Path) -> None:
+    tensor = torch.ones(5, device=DEVICE)
+    value = [tensor, tensor[1:], torch.ones(2), nn.Parameter(tensor), torch.ones(3, device=DEVICE)]
+    assert pickler.pickle(value) is not None
+    ours, theirs = (records(save, value, tmp_path)["data.pkl"] for save in (fastio.save, torch.save))
+    assert ours == theirs
+
+
+def test_native_pickling_calls_no_reducer_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = records(torch.save, value := trained(), tmp_path)
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("torch is asked")
+
+    monkeypatch.setattr(torch.Tensor, "__reduce_ex__", refuse)
+    monkeypatch.setattr(nn.Parameter, "__reduce_ex__", refuse)
+    assert records(fastio_save, value, tmp_path) == expected
+
+
+class Nested:
+    """An object that is pickled as a file of torch's."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __getstate__(self) -> bytes:
+        torch.save(self.tensor, buffer := io.BytesIO())
+        return buffer.getvalue()
+
+    def __setstate__(self, state: bytes) -> None:
+        self.tensor = torch.load(io.BytesIO(state))
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")  # torch's own, of quantized tensors
+def test_what_torch_pickles_is_the_same_beside_a_device(tmp_path: Path) -> None:
+    on_device = torch.ones(5, device=DEVICE)  # what is on a device is not copied to the host for the pickle
+    ragged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    value = [on_device, quantized(), ragged, Nested(torch.arange(1000))]
+    assert pickler.pickle(value) is None
+    fastio.save(value, tmp_path / "a.pt")
+    found = torch.load(tmp_path / "a.pt", weights_only=False)
+    assert torch.equal(found[0], on_device)
+    assert torch.equal(found[1].dequantize(), value[1].dequantize())
+    assert all(map(torch.equal, found[2].unbind(), ragged.unbind()))
+    assert torch.equal(found[3].tensor, value[3].tensor)
 
 
 def with_attributes() -> OrderedDict[str, Any]:

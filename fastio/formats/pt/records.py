@@ -70,9 +70,17 @@ def _pickle_module(storages: dict[str, Any], module: Any) -> Any:
 
     torch calls ``persistent_id`` in Python for every object of a pickle, a third of the time of saving 10,000 tensors.
     Here it is called only for objects that may be storages.
+
+    The pickler itself is never inside ``skip_data()``: there torch refuses quantized and nested tensors, and an object
+    that calls torch.save to be pickled would be saved without its data.
     """
 
     class Pickler(module.Pickler):  # type: ignore[misc]
+        def dump(self, obj: Any) -> None:
+            with torch.serialization.skip_data():  # which restores the setting
+                torch.serialization._serialization_tls.skip_data = False
+                super().dump(obj)
+
         def __init_subclass__(cls) -> None:
             inner = cast(Any, cls).persistent_id
 

@@ -17,7 +17,8 @@ Without make, with any Python that has fastio, from the folder ``tests/support``
 
 The files: ``classes`` has the objects' classes; ``tensors`` and ``objects`` make the objects; ``ways`` chooses how to
 save and load one, and ``archives``, ``folders`` and ``formats`` do so for rewritten archives, checkpoints and the
-other formats; ``comparing`` and ``outcomes`` compare; ``schedules`` (with ``schedule.c``) delays and cuts reads;
-``examples`` runs a range of numbers in one process; ``shrinking`` and ``describing`` show a difference; ``run`` is the
-command. ``offload`` and ``hybrid`` are commands of their own, over torch's test databases.
+other formats, ``models`` (with ``modules``) for loads into modules and onto devices; ``comparing`` and ``outcomes``
+compare; ``schedules`` (with ``schedule.c``) delays and cuts reads; ``examples`` runs a range of numbers in one process;
+``shrinking`` and ``describing`` show a difference; ``run`` is the command. ``offload`` and ``hybrid`` are commands of
+their own, over torch's test databases.
 """
