@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+import torch
 
+from fastio import devices
 from fastio.offload.codecs.encoding import CODECS
 from fastio.offload.planning.schedule import POLICIES
 from fastio_bench.harness import room
@@ -17,6 +19,7 @@ from fastio_bench.harness.rounds import Failure, describe
 from fastio_bench.offload import accuracy as offload_accuracy
 from fastio_bench.offload import charts as offload_charts
 from fastio_bench.offload import depth as offload_depth
+from fastio_bench.offload import host_time as offload_host_time
 from fastio_bench.offload import settings as offload_ways
 from fastio_bench.offload import steps as offload_steps
 from fastio_bench.offload import summary, training_room
@@ -25,6 +28,7 @@ from fastio_bench.offload.training_ways import PLAIN
 from fastio_bench.papers import batch_growth, offload_simulated, vdnn_networks, vdnn_traffic
 from fastio_bench.peers.goals import Goal
 from fastio_bench.report import charts
+from fastio_bench.report.table import ResultTable
 from fastio_bench.tools import rebuilt_dictionaries
 from fastio_bench.workloads.objects import MIB
 from fastio_bench.workloads.training_models import ARCHITECTURES, Size
@@ -81,6 +85,7 @@ _GRADIENTS = 2  # files of gradients on the disk at once: plain training's and t
     "--memory-limit", metavar="SIZE", callback=as_some_bytes, help="Instead: the largest depth that trains in it."
 )
 @click.option("--accuracy", is_flag=True, help="Instead: accuracy on scikit-learn's digits, plain and with the codec.")
+@click.option("--host-time", is_flag=True, help="Instead: the host's time for each saved tensor.")
 @click.option("--simulate", is_flag=True, help="Instead: the papers' machines, simulated.")
 @common
 def offload(
@@ -94,6 +99,7 @@ def offload(
     host_budget: int | None,
     memory_limit: int | None,
     accuracy: bool,
+    host_time: bool,
     simulate: bool,
     **sizes: int | None,
 ) -> None:
@@ -104,6 +110,10 @@ def offload(
     if simulate:
         command.report.mode = "simulated"
         _simulate(command)
+        return
+    if host_time:
+        command.report.mode = "host-time"
+        _host_time(command, sizes["rounds"] or (3 if command.quick else 15))
         return
     codecs = codecs or ("fp16" if accuracy else "lossless",)
     shared: dict[str, Any] = {"budget": budget}
@@ -211,6 +221,22 @@ def _accuracy(command: CommandRun, settings: dict[str, Any]) -> None:
         return [f"{tests} test images of scikit-learn's digits, {seeds} seeds, {epochs} epochs"]
 
     command.run(work, show, lambda beginning: _draw(command, beginning))
+
+
+def _host_time(command: CommandRun, rounds: int) -> None:
+    """On the CPU and on each kind of accelerator that there is."""
+    command.report.settings["rounds"] = rounds
+    found: list[offload_host_time.HostTime] = []
+
+    def work(folder: Path) -> None:
+        for device in ("cpu", *(accelerator.kind for accelerator in devices.available())):
+            found.extend(offload_host_time.measure(torch.device(device), folder, rounds))
+
+    def show() -> list[ResultTable]:
+        command.report.findings["host_time"] = [asdict(one) for one in found]
+        return [offload_host_time.table(found)] if found else []
+
+    command.run(work, show, lambda _: ())
 
 
 def _simulate(command: CommandRun) -> None:

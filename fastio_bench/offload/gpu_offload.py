@@ -8,7 +8,6 @@ Seconds are wall time between two points where the GPU is idle. Bytes are those 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
@@ -18,16 +17,16 @@ from typing import Any
 
 import click
 import torch
-from torch import Tensor, nn
-from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch import nn
+from torch.autograd.graph import save_on_cpu
 
 import fastio
 from fastio import devices
 from fastio.offload import decode, encode
-from fastio.offload.autograd.hooks import is_parameter
 from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.harness.rounds import Contestant, Measured, SystemClock, Task, interleave
 from fastio_bench.harness.stats import summarise
+from fastio_bench.offload.pinned_copies import PinnedCopies
 from fastio_bench.report.summary_tables import spread
 from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.workloads.objects import MIB
@@ -38,45 +37,6 @@ _PLAIN = "plain"
 _WARM_UP = 3  # steps: one is profiled, one planned, one settled
 _CODECS = ("csr", "fp16", "bf16", "csr+fp16")
 _ZEROS = 0.6  # the share of zeros after a ReLU, as in FlashNeuron
-
-
-class PinnedCopies(saved_tensors_hooks):
-    """torchtune's method, reimplemented from its documentation.
-
-    Each saved tensor of 1024 bytes or more is copied to its own pinned memory on a side stream. The compute stream
-    waits for a copy only when five newer ones have begun, and keeps its source alive until then. All come back on the
-    side stream, and the compute stream waits for them when they are used.
-    """
-
-    def __init__(self) -> None:
-        side = torch.cuda.Stream()
-        going: deque[tuple[Tensor, torch.cuda.Event]] = deque()
-
-        def pack(tensor: Tensor) -> Tensor | tuple[Tensor, torch.device]:
-            if not tensor.is_cuda or tensor.nbytes < 1024 or is_parameter(tensor):
-                return tensor
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                kept = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-                kept.copy_(tensor, non_blocking=True)
-            going.append((tensor.detach(), side.record_event()))
-            if len(going) > 5:
-                torch.cuda.current_stream().wait_event(going.popleft()[1])
-            return kept, tensor.device
-
-        def unpack(packed: Tensor | tuple[Tensor, torch.device]) -> Tensor:
-            here = torch.cuda.current_stream()
-            here.wait_stream(side)  # for the copies whose sources are freed now
-            going.clear()
-            if isinstance(packed, Tensor):
-                return packed
-            with torch.cuda.stream(side):
-                back = packed[0].to(packed[1], non_blocking=True)
-            here.wait_stream(side)
-            back.record_stream(here)
-            return back
-
-        super().__init__(pack, unpack)
 
 
 def ways(folder: Path, budget: int, host_budget: str, stack: ExitStack) -> dict[str, Around]:
@@ -93,7 +53,7 @@ def ways(folder: Path, budget: int, host_budget: str, stack: ExitStack) -> dict[
         "fastio, host then disk": offload(policy="all", codec="none", host_budget=host_budget),
         "fastio, flashneuron": offload(budget=budget, host_budget=host_budget),
         "save_on_cpu, pinned": lambda: save_on_cpu(pin_memory=True),
-        "torchtune's method": PinnedCopies,
+        "torchtune's method": lambda: PinnedCopies(torch.device("cuda")),
     }
 
 

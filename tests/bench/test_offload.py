@@ -535,3 +535,16 @@ class TestPapers:
 
     def test_calibration_reproduces_the_papers_batches(self) -> None:
         assert all(one.batch == one.paper_batch for one in offload_simulated.calibrated())
+
+
+def test_host_time_of_each_saved_tensor(tmp_path: Path) -> None:
+    document = json.loads(invoke("--host-time", "--rounds", 1, "--json", "--dir", tmp_path).stdout)
+    on_cpu = {one["way"]: one for one in document["findings"]["host_time"] if one["device"] == "cpu"}
+    assert list(on_cpu) == ["plain", "save_on_cpu", "fastio"]
+    plain = on_cpu["plain"]
+    assert plain["beyond_us"] == 0
+    for one in on_cpu.values():
+        assert one["forward_us"] > 0
+        assert one["backward_us"] > 0
+        both = one["forward_us"] + one["backward_us"] - plain["forward_us"] - plain["backward_us"]
+        assert one["beyond_us"] == pytest.approx(both)
