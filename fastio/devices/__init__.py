@@ -4,7 +4,7 @@
 built in. :func:`register` adds a kind of device that torch has a device module for.
 """
 
-from fastio.devices.accelerator import Accelerator, Event, Stream, copy_errors
+from fastio.devices.accelerator import Accelerator, Event, Stream, copy_errors, refused_copy
 from fastio.devices.kinds import all_kinds, available, find, identity, in_use, of, register, usable
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "identity",
     "in_use",
     "of",
+    "refused_copy",
     "register",
     "usable",
 ]

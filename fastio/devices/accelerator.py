@@ -164,5 +164,10 @@ def copy_errors() -> HandledErrors[RuntimeError]:
     return HandledErrors(RuntimeError, _refuse_copy)
 
 
+def refused_copy(error: RuntimeError) -> RefusedError:
+    """Return the error for torch's error of a copy between a device and pinned memory."""
+    return RefusedError(f"a copy between a GPU and pinned memory failed: {error}")
+
+
 def _refuse_copy(error: RuntimeError) -> None:
-    raise RefusedError(f"a copy between a GPU and pinned memory failed: {error}") from error
+    raise refused_copy(error) from error

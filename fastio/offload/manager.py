@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -21,7 +20,9 @@ from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.module_hooks import ModuleHooks
 from fastio.offload.autograd.operators import PendingMove, PendingMoves, current_operator
-from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor, SavingPass, State, View
+from fastio.offload.autograd.read_ahead import ReadAhead
+from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor, State
+from fastio.offload.autograd.views import View
 from fastio.offload.codecs.encoding import is_exact
 from fastio.offload.codecs.saved_tensor_encoding import pack, unpack
 from fastio.offload.planning.planner import Planner
@@ -34,7 +35,6 @@ from fastio.sizes import parse_size
 
 _LOCK_TIMEOUT_S = 1.0  # seconds
 _MIN_NBYTES = 4096  # smaller tensors are not worth a block of the device
-_READS_PER_USE = 2  # on an accelerator, which gets no kernels while the host begins reads
 
 
 class Offload:
@@ -45,52 +45,13 @@ class Offload:
     (the kernel's passthrough), "vfio:0000:03:00.0" (driven by this process) or "spdk:trtype=TCP traddr=..." (by SPDK).
     ``fastio-bench doctor`` lists what prevents their use. A device in use is always refused. A device with a filesystem
     or a partition table is refused unless ``force`` is its serial number. ``budget``: bytes (or "8GiB") of memory for
-    saved tensors: those that stay, wait for their write, were written and may be needed soon, are read ahead or in use.
-    In forward, the tensors of the running operator come on top. Backward needs all tensors of one operator at once: if
-    they exceed the budget, memory exceeds it too, and a UserWarning says by how much. By at most the tensors of one
-    operator, memory may exceed it without a warning in the first backward of a shape, whose order is a guess, and under
-    the vDNN policies, whose plans do not count them; and by what a graph made by backward itself holds. With a budget
-    of 0 ("all" and "fastensor" only) no write is left pending and nothing is read ahead. ``host_budget``: bytes of host
-    memory (pinned for tensors on a GPU) for the tensors that come back soonest; the others go to the store.
+    saved tensors. ``host_budget``: bytes of host memory (pinned for tensors on a GPU) for the tensors that come back
+    soonest; the others go to the store. ``policy``: one of :data:`fastio.offload.planning.schedule.POLICIES`, or a
+    function with the arguments of :func:`fastio.offload.planning.schedule.plan`. ``codec``: see
+    :func:`fastio.offload.codecs.encoding.encode`.
 
-    ``policy``: "all" moves every saved tensor asynchronously. "fastensor" moves every tensor and waits for each
-    transfer, for comparison (with one folder it writes files by the tools that WRDic chooses). The other policies of
-    :func:`fastio.offload.planning.schedule.plan`, or a function with the same arguments, profile the first forward pass
-    (which moves everything and waits), plan, and then move what the plan selected. A forward pass with other shapes is
-    profiled again. On a GPU three passes come before the plan, under "all" too: the first one waits, and is not timed,
-    because libraries start in it; the second one waits, and times transfers; the third one times compute. Without a
-    budget, "flashneuron" and "optimal" select as if nothing could stay in memory, but keep the tensors that backward
-    needs before they could be out and back; "all" keeps those too. The vDNN policies recognise a layer by the class of
-    its module.
-
-    ``codec``: see :func:`fastio.offload.codecs.encoding.encode`. "lossless" encodes in the profiled pass, and later
-    only if the plain bytes would not hide behind the forward pass (FlashNeuron's two phases). Rounding codecs do not
-    round integers or what looks like statistics (tensors with one dimension, or whose last dimension is 1).
-
-    These tensors stay in memory: less than 4096 bytes, parameters (also cast or viewed), subclasses, nested tensors,
-    non-strided tensors, and devices other than the CPU and CUDA. On a GPU, from the second pass on, the smallest ones
-    stay too: those below 1 MiB, as far as all of them have at most 1/32 of the first pass's bytes, and of the budget.
-    Moving one takes the host longer than the transfer. "fastensor" moves them.
-
-    With an exact codec, gradients equal those of plain training bit for bit. A tensor that was modified in place after
-    it was saved raises RuntimeError in backward, as it does without Offload. So does a tensor that backward itself
-    modified and then needs again. Writes that autograd does not see (through ``.data`` or by other programs) may or may
-    not reach backward.
-
-    On the CPU a tensor comes back with its shape, strides, storage offset and storage size. If its storage is more than
-    twice as large as the range from its first to its last element, only that range comes back, and the rest is zero. On
-    a GPU such a tensor comes back on a smaller storage, at another offset.
-
-    Where torch forbids saved-tensor hooks it raises its RuntimeError: ``torch.func.grad``, ``vjp``, ``jacrev`` and
-    ``hessian`` inside or around the context, and ``torch.autograd.graph.disable_saved_tensors_hooks``.
-    ``torch.func.linearize`` and ``make_fx`` raise NotImplementedError: they record operators, and cannot record those
-    of the context. ``jvp``, ``jacfwd``, ``vmap`` and ``functional_call`` work.
-
-    On a GPU the memory of a moved tensor is freed in the forward pass, behind the streams whose operators saved it. For
-    another stream that reads it, call ``record_stream``, as for a tensor that no graph holds.
-
-    On the CPU the memory of moved tensors is freed, but the process does not shrink: glibc keeps blocks below 32 MiB
-    unless the environment variable MALLOC_MMAP_THRESHOLD_ (for example 1048576) is set.
+    With an exact codec, gradients equal those of plain training bit for bit. ``docs/offload.md`` says which tensors
+    move, what memory they take, and where torch does not allow it.
 
     Raises ValueError for places of several drivers, DeviceInUseError for a device that is refused, InfeasibleBudget on
     entering if the policy cannot keep the budget, and ActivationLostError in backward if a tensor cannot be read back.
@@ -123,7 +84,7 @@ class Offload:
             self._released.append, partial(_reap, weakref.ref(self), self._released)
         )
         self._saved_tensors: dict[int, SavedTensor] = {}  # that graphs hold, by index
-        self._in_use: dict[int, SavedTensor] = {}  # handed out, and not seen to be freed
+        self._ahead = ReadAhead(self._planner, self._tiers)
         self._step: ForwardPass | None = None
         self._steps = 0
         self._pending_moves = PendingMoves()
@@ -146,6 +107,7 @@ class Offload:
         self._planner.prepare()
         with self._lock:  # other threads may release graphs, which changes the queue
             self._tiers.begin_pass(self._planner.window, self._planner.transit)
+            self._ahead.begin_pass()
         self._steps += 1
         self._pending_moves = PendingMoves()
         step = ForwardPass(self._steps, self._planner)
@@ -222,16 +184,16 @@ class Offload:
         """Return the saved tensor of a handle."""
         saved = handle.saved
         with self._lock:
-            self._reap_locked()
+            if self._released:
+                self._reap_locked()
             self.check()
             step = saved.step
-            step.record_use(saved.ordinal)
+            expected = step.record_use(saved.ordinal)
             tensor = handle.view.on(*self._materialize(saved), saved.unpacked)
-            if saved.tier is not None:
-                self._in_use[saved.index] = saved
             step.record_served()
-            self._prefetch(step)
-        self._reap()
+            self._ahead.used(saved, expected)
+        if self._released:
+            self._reap()
         return tensor
 
     def _pack(self, tensor: torch.Tensor) -> Kept | Handle:
@@ -243,26 +205,31 @@ class Offload:
             self.counts.passed_through += 1
             return Kept(tensor)
         view = View.of(tensor)
+        touched = view.touched()
+        storage = tensor.untyped_storage()
         # Of a large storage, a small view stays only if it is tiny: it keeps all of the storage.
-        least = 0 if tensor.device.type == "cpu" else self._planner.least or 0
-        if view.touched().nbytes < _MIN_NBYTES or tensor.untyped_storage().nbytes() < least:
+        least = self._planner.least
+        if touched.nbytes < _MIN_NBYTES or (least and tensor.device.type != "cpu" and storage.nbytes() < least):
             self.counts.passed_through += 1
             return Kept(tensor)
         operator = current_operator()
         with self._lock:
-            self._reap_locked()
+            if self._released:
+                self._reap_locked()
             returned = self._pending_moves.take(operator)
-            saved, new = step.saved_tensor_of(tensor, view, self._module_hooks.innermost)
+            saved, new = step.saved_tensor_of(tensor, storage, touched, self._module_hooks.innermost)
             handle = Handle(self, saved, view, tensor)
             saved.handles.add(HandleRef(handle, self._on_release, saved))
             self._saved_tensors[saved.index] = saved
             step.saved_by(operator, saved)
-            if new and (choice := step.decide()).moves:
-                encodes = step.should_encode(self._codec)
-                self._pending_moves.add(operator, PendingMove(saved, view, choice.waits, choice.tier, encodes))
+            if new:
+                placement = step.decide(self._codec)
+                if placement.moves:
+                    self._pending_moves.add(operator, PendingMove(saved, view, placement))
             for move in returned:
                 self._move_out(step, move)
-        self._reap()
+        if self._released:
+            self._reap()
         return handle
 
     def _move_out(self, step: ForwardPass, move: PendingMove) -> None:
@@ -271,16 +238,15 @@ class Offload:
             return  # backward ran inside the context and released it
         step.begin_move_out()
         began = time.perf_counter()
-        if move.encodes:
+        if move.placement.encodes:
             if pack(saved, move.view, self._codec):
                 self.counts.encoded += 1
                 self.counts.spared_bytes += saved.nbytes - saved.stored_nbytes
             step.end_encoding()
             step.record_encoding(saved.ordinal, saved.nbytes / saved.stored_nbytes, time.perf_counter() - began)
-        tier = self._tiers.choose(saved.device, saved.stored_nbytes, move.tier)
-        limit = 0 if move.waits else self._planner.room_to_write(self._pending_moves.nbytes)
-        self._tiers.move_out(tier, saved, limit)
-        step.record_move_out(saved.ordinal, time.perf_counter() - began, tier.name)
+        limit = self._planner.room_to_write(self._pending_moves.nbytes)
+        tier = self._tiers.move_out(saved, move.placement.tier, limit, move.placement.waits)
+        step.record_move_out(saved.ordinal, time.perf_counter() - began, tier)
 
     def _materialize(self, saved: SavedTensor) -> tuple[torch.UntypedStorage, int]:
         """Return a storage with the bytes, and their shift in it. The lock is held."""
@@ -293,9 +259,7 @@ class Offload:
             self.counts.handed_back += 1
             return found
         try:
-            if saved.state is State.DISK:
-                tier_of(saved).fetch(saved)
-            tier_of(saved).finish(saved)
+            tier_of(saved).bring(saved)
         except ActivationLostError as error:
             self.failure = ActivationLostError(str(error))  # a new error: the frames of this one hold the graph
             raise
@@ -308,57 +272,6 @@ class Offload:
         if found is None and saved.payload is not None and saved.encoded is not None:
             return saved.hand_out(unpack(saved, saved.payload))
         return found
-
-    def _prefetch(self, step: SavingPass) -> None:
-        """Read the next tensors that fit the window, and unload those that are not needed soon."""
-        coming, held = self._within_window(step)
-        needed = {saved.index for saved in coming}
-        for saved in self._tiers.loaded:
-            # A buffer that is being read into must stay: the device writes to it.
-            if saved.index not in needed and saved.state is State.RESIDENT:
-                tier_of(saved).unload(saved)
-        # If memory is short now, the tensor is read when it is needed.
-        with contextlib.suppress(MemoryError, torch.OutOfMemoryError):
-            started = 0
-            for saved in coming:
-                if saved.state is State.DISK:
-                    if started == _READS_PER_USE and saved.device.type != "cpu":
-                        break
-                    tier_of(saved).fetch(saved)
-                    started += 1
-        self._tiers.pump(held)
-
-    def _within_window(self, step: SavingPass) -> tuple[list[SavedTensor], set[int]]:
-        """Return the next tensors that are loaded or need to be: as many as fit beside the others in memory.
-
-        Those are being read, in use, or wait for their write. A tensor is in use until autograd frees it: its node may
-        need more tensors. Also returns the indices of the tensors before and between them whose write has not ended.
-        """
-        coming: list[SavedTensor] = []
-        held: set[int] = set()
-        if step.order is None:
-            return coming, held
-        loaded = self._tiers.loaded
-        self._in_use = {index: saved for index, saved in self._in_use.items() if saved.is_in_use}
-        in_use = sum(saved.nbytes for saved in self._in_use.values() if saved.state is not State.PENDING)
-        room = self._planner.room_to_read(step.kept_nbytes, self._tiers.waiting_bytes + in_use)
-        room -= sum(saved.nbytes for saved in loaded if saved.state is State.INFLIGHT)
-        for ordinal in step.order.coming():
-            saved = step.saved_tensors.get(ordinal)
-            if saved is None or saved.state is State.FAILED:
-                continue
-            if saved.held and saved not in loaded:
-                held.add(saved.index)
-                continue
-            if saved.state is State.DISK and saved.in_memory() is not None:
-                continue
-            if saved.state is not State.INFLIGHT and saved.index not in self._in_use:
-                room -= saved.nbytes
-            # The very next tensor stays loaded, whatever the room: two nodes in a row often use the same one.
-            if room < 0 and (coming or saved not in loaded):
-                break
-            coming.append(saved)
-        return coming, held
 
     def _reap(self) -> None:
         if not self._released or os.getpid() != self._process:  # in a forked child the graphs are the parent's
@@ -390,7 +303,7 @@ class Offload:
         if saved.handles:
             return
         saved.step.forget(saved)
-        self._in_use.pop(saved.index, None)
+        self._ahead.forget(saved)
         if saved.tier is None:
             saved.release_bytes()
         elif self._finalizer.alive:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fastio.offload.planning.schedule import Schedule, policy_name
 from fastio.offload.simulation.timeline import Timeline
@@ -17,9 +17,11 @@ _REMEMBERED = 20_000  # events: a few steps of a large model
 _ITERATIONS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One transfer of one saved tensor, from its issue until its end was seen (``perf_counter`` seconds)."""
+class Event(NamedTuple):
+    """One transfer of one saved tensor, from its issue until its end was seen (``perf_counter`` seconds).
+
+    A copy between a device and host memory ends for it when it is issued: the host does not wait for its end.
+    """
 
     op: Literal["write", "read"]
     step: int
@@ -28,6 +30,10 @@ class Event:
     began_s: float
     ended_s: float
     tier: str
+
+
+# Of an Event, as a plain tuple, which garbage collections skip.
+EventFields = tuple[str, int, int, int, float, float, str]
 
 
 @dataclass
@@ -74,7 +80,7 @@ class Counts:
     passed_through: int = 0  # saved tensors that are not offloaded: parameters, small ones, other layouts and devices
     stalled_write_s: float = 0.0
     stalled_read_s: float = 0.0
-    events: deque[Event] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    events: deque[EventFields] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     iterations: deque[Iteration] = field(default_factory=lambda: deque(maxlen=_ITERATIONS))
 
     @property
@@ -197,7 +203,7 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
         predicted=predicted,
         actual_s=actual_s,
         counts=dataclasses.replace(counts, events=deque(), iterations=deque(), traffic=traffic),
-        events=tuple(counts.events),
+        events=tuple(Event._make(fields) for fields in counts.events),
         iterations=tuple(dataclasses.replace(one) for one in counts.iterations),
         store=getattr(store, "stats", None),
     )

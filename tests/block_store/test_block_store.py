@@ -25,10 +25,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from disks import tmpfs
 from fastio.errors import DeviceInUseError, FastIOError, FolderMissingError, TransferError
 from fastio.offload.stores.block_store import BLOCK, BlockStore, StoreGoneError
-from fastio.offload.stores.copies import HostCopies
 from fastio.offload.stores.endurance import Drive
 from fastio.offload.stores.staged_store import StagedStore
 from faults import ALWAYS, NOTHING, SHORTER, Fault, Server
+from late_copies import HostCopies
 from sharing import problems_of_sharing
 
 MIB = 1 << 20

@@ -119,19 +119,18 @@ def test_a_late_write_does_not_wait_for_later_kernels() -> None:
         with offload:
             y = x
             for _ in range(4):
-                y = y.tanh()  # three move out: two of them are in transit, one is queued
+                y = y.tanh()  # three move out: one is in transit, two wait for it
             torch.simulated.current_stream().synchronize()
             simulated.configure(compute_bandwidth=30e6)
             matrix @ matrix  # 100 ms
             for _ in range(50):  # 50 ms
                 torch.simulated.current_stream().query()
-            y = y.tanh()  # the queued one is issued
+            y = y.tanh()
         torch.simulated.synchronize()
         simulated.configure(compute_bandwidth=0)
         y.sum().backward()
     works = simulated.trace()[begin:]
     third = [work for work in works if work.engine == "to_host"][2]
     (product,) = (work for work in works if work.name == "aten::mm")
-    assert product.issued < third.issued < product.ended
-    assert third.started < product.ended
+    assert product.issued < third.started < product.ended
     offload.close()

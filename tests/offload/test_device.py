@@ -18,18 +18,18 @@ import simulated
 from accelerators import DEVICE, keep_busy, memory_limit, torch_module
 from fastio import devices
 from fastio.errors import RefusedError
-from fastio.offload.autograd import hooks, saved_tensor
-from fastio.offload.autograd.saved_tensor import SavedTensor, Span
+from fastio.offload.autograd import hooks, views
+from fastio.offload.autograd.saved_tensor import SavedTensor
 from fastio.offload.autograd.version_counters import witness_of
+from fastio.offload.autograd.views import Span
 from fastio.offload.codecs import csr_cuda
 from fastio.offload.manager import Offload
 from fastio.offload.planning import planner
 from fastio.offload.report import Counts
-from fastio.offload.stores.copies import DeviceCopies, HostCopies
-from fastio.offload.stores.host_store import HostStore
+from fastio.offload.stores.copies import DeviceCopies
+from fastio.offload.stores.disk_tier import DiskTier
 from fastio.offload.stores.loaded import Loaded
 from fastio.offload.stores.staged_store import StagedStore
-from fastio.offload.stores.tiers import Tier
 from late_copies import LateCopies
 from slow_store import SlowStore
 
@@ -40,13 +40,12 @@ gpu = pytest.mark.gpu
 
 @pytest.mark.simulated
 @pytest.mark.parametrize("seed", range(25))
-@pytest.mark.parametrize("kind", ["host", "staged"])
-def test_copies_run_after_the_computation_and_before_the_use(kind: str, seed: int) -> None:
+def test_copies_run_after_the_computation_and_before_the_use(seed: int) -> None:
     """Copies tensors that a stream has yet to compute, into memory that a stream has yet to read."""
     simulated.configure_execution("always" if seed % 2 else "random", late_seed=seed)
     chance = random.Random(seed)
     carrier = DeviceCopies(devices.of("simulated"))
-    store: Any = HostStore(1 << 16, carrier) if kind == "host" else StagedStore(SlowStore(lag=2), carrier, 3 * 4096)
+    store = StagedStore(SlowStore(lag=2), carrier, 3 * 4096)
     memory = [torch.zeros(1000, dtype=torch.uint8, device="simulated") for _ in range(8)]
     streams = [torch.simulated.Stream() for _ in range(2)]
     for index, tensor in enumerate(memory):
@@ -88,18 +87,18 @@ def joined(stream: Any) -> Iterator[Any]:
 @pytest.mark.simulated
 def test_late_write_waits_for_the_stream_that_computed_the_tensor() -> None:
     simulated.configure_execution("always")
-    store = HostStore(1 << 16, DeviceCopies(devices.of("simulated")))
-    tier = Tier("host", store, Counts(), Loaded(), window=1200)  # two are issued, the third waits
+    store = StagedStore(SlowStore(), DeviceCopies(devices.of("simulated")), 1 << 16)
+    tier = DiskTier("disk", store, Counts(), Loaded(), window=1200)  # two are issued, the third waits
     producer, other = torch.simulated.Stream(), torch.simulated.Stream()
-    step = SimpleNamespace(
-        refused=False, record_stall=lambda seconds: None, record_transfer=lambda event: None, number=0
+    step: Any = SimpleNamespace(
+        refused=False, record_stall=lambda seconds: None, record_transfer=lambda *given: None, number=0
     )
     saved_tensors = []
     for index in range(3):
         with joined(producer):
             tensor = torch.full((400,), index + 1, dtype=torch.uint8, device="simulated")
-            one = SavedTensor(step, index, index, tensor.untyped_storage(), Span(0, 400), witness_of(tensor))
-            one.device, one.stream = tensor.device, producer
+            storage, kind = tensor.untyped_storage(), devices.of("simulated")
+            one = SavedTensor(step, index, index, storage, Span(0, 400), witness_of(tensor), kind, producer)
             saved_tensors.append(one)
             tier.move_out(one, limit=1200)
     with torch.simulated.stream(other):
@@ -115,12 +114,11 @@ def test_late_write_waits_for_the_stream_that_computed_the_tensor() -> None:
 
 
 @pytest.mark.simulated
-@pytest.mark.parametrize("kind", ["host", "staged"])
-def test_device_error_is_raised_for_its_blob_only(kind: str) -> None:
+def test_device_error_is_raised_for_its_blob_only() -> None:
     data = torch.ones(1000, dtype=torch.uint8, device="simulated")
     carrier = DeviceCopies(devices.of("simulated"))
     carrier.pin_for = None  # after an error, pinned memory cannot be unpinned
-    store: Any = HostStore(1 << 16, carrier) if kind == "host" else StagedStore(SlowStore(), carrier, 1 << 16)
+    store = StagedStore(SlowStore(), carrier, 1 << 16)
     store.write(0, data.data_ptr(), data.nbytes)
     data.add_(1)
     with pytest.raises(RuntimeError, match="without waiting"), torch.simulated.stream(torch.simulated.Stream()):
@@ -180,7 +178,7 @@ def same(mine: list[Tensor], plain: list[Tensor]) -> None:
     assert all(torch.equal(one, other) for one, other in zip(mine, plain, strict=True))
 
 
-@pytest.mark.parametrize("kind", ["host", "staged", "small slab"])
+@pytest.mark.parametrize("kind", ["staged", "small slab"])
 @pytest.mark.parametrize("budget", [None, "256KiB"])
 @pytest.mark.parametrize("policy", ["all", "flashneuron"])
 def test_late_copies_give_the_plain_gradients(kind: str, budget: str | None, policy: str) -> None:
@@ -189,11 +187,7 @@ def test_late_copies_give_the_plain_gradients(kind: str, budget: str | None, pol
     plain = train(model, x)
     carrier = LateCopies(3, lag=20)
     below = SlowStore()
-    store: Any = (
-        HostStore(64 << 20, carrier)
-        if kind == "host"
-        else StagedStore(below, carrier, 4096 if kind == "small slab" else 1 << 20)
-    )
+    store = StagedStore(below, carrier, 4096 if kind == "small slab" else 1 << 20)
     offload = Offload(model, store=store, budget=budget, policy=policy)
     for turn in range(3):
         same(train(model, x, offload, twice=turn == 1), plain)
@@ -207,11 +201,11 @@ def test_late_copies_give_the_plain_gradients(kind: str, budget: str | None, pol
     store.close()
 
 
-def test_full_host_store_keeps_the_tensors_in_memory() -> None:
+def test_full_store_keeps_the_tensors_in_memory() -> None:
     model = transformer()
     x = sample(model, "cpu")
     plain = train(model, x)
-    offload = Offload(model, store=HostStore(300_000, HostCopies()), budget=0, policy="all")
+    offload = Offload(model, store=SlowStore(room=300_000), budget=0, policy="all")
     with pytest.warns(RuntimeWarning, match="stay in memory"):
         same(train(model, x, offload), plain)
     assert offload.counts.refused > 0
@@ -235,9 +229,9 @@ def test_default_device_does_not_change_the_gradients(codec: str) -> None:
 
 
 def test_saved_slice_keeps_its_alignment_on_its_device() -> None:
-    view = saved_tensor.View.of(torch.empty(100_000)[1000:1100])
-    assert saved_tensor.span_to_save(view, 400_000) == saved_tensor.Span(3968, 448)
-    assert saved_tensor.span_to_save(view, 400_000, torch.device("cuda", 1)) == saved_tensor.Span(3584, 1024)
+    touched = views.View.of(torch.empty(100_000)[1000:1100]).touched()
+    assert views.span_to_save(touched, 400_000, on_host=True) == Span(3968, 448)
+    assert views.span_to_save(touched, 400_000, on_host=False) == Span(3584, 1024)
 
 
 def test_tensors_of_other_devices_are_not_offloaded() -> None:
@@ -271,10 +265,9 @@ def exact() -> Iterator[None]:
 
 
 @gpu
-@pytest.mark.parametrize("kind", ["host", "staged"])
-def test_gpu_stores_wait_for_kernels(kind: str) -> None:
+def test_gpu_stores_wait_for_kernels() -> None:
     carrier = DeviceCopies(devices.of(DEVICE))
-    store: Any = HostStore(64 << 20, carrier) if kind == "host" else StagedStore(SlowStore(), carrier, 8 << 20)
+    store = StagedStore(SlowStore(), carrier, 8 << 20)
     side = torch_module().Stream()
     expected = [torch.randint(0, 256, (nbytes,), dtype=torch.uint8) for nbytes in (1, 511, 4096, 5 << 20)]
     for index, data in enumerate(expected):

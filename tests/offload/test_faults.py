@@ -30,7 +30,8 @@ from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.saved_tensor import SavedTensor
 from fastio.offload.stores.block_store import BlockStore
-from fastio.offload.stores.tiers import ActivationLostError, Tier
+from fastio.offload.stores.disk_tier import DiskTier
+from fastio.offload.stores.tiers import ActivationLostError
 from faults import ALWAYS, NOTHING, SHORTER, build_shim
 from offloading import gradients, mlp, noise, same, seeded, trained, transformer
 from slow_store import SlowStore
@@ -549,7 +550,7 @@ def test_interrupted_close_is_completed_by_the_next_close(tmp_path: Path) -> Non
         with offload:
             loss = torch.tanh(torch.randn(64, 64) @ weight).square().sum()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Tier, "drain", lambda self: signal.raise_signal(signal.SIGINT))
+            patch.setattr(DiskTier, "drain", lambda self: signal.raise_signal(signal.SIGINT))
             with pytest.raises(KeyboardInterrupt):
                 offload.close()
         offload.close()
@@ -580,7 +581,7 @@ def test_interrupt_ignored_by_the_program_does_not_break_the_pass(tmp_path: Path
         loss().backward()
     weight.grad = None
     with offload:
-        tier = next(iter(offload._tiers))
+        tier = offload._tiers.disks["cpu"]
         tier._issued = Interrupting(tier._issued)
         with pytest.raises(KeyboardInterrupt):
             loss()

@@ -1,4 +1,4 @@
-"""Copies of host memory that run late and out of order, and fail on demand, as those of a GPU may."""
+"""Copies of host memory that run at once, or late and out of order, and fail on demand, as those of a GPU may."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fastio.errors import RefusedError
-from fastio.offload.stores.copies import Target
+from fastio.offload.stores.copies import COMPLETED, Copy, Target
 
 
 @dataclass
@@ -73,3 +73,20 @@ class LateCopies:
         for ticket in self._tickets:
             with contextlib.suppress(RefusedError):
                 ticket.wait()
+
+
+class HostCopies:
+    """Copies that are done at once."""
+
+    pin_for: ClassVar[None] = None
+
+    def out(self, address: int, host: int, nbytes: int) -> Copy:
+        ctypes.memmove(host, address, nbytes)
+        return COMPLETED
+
+    def target(self, address: int, nbytes: int) -> Target:
+        return Target(address, nbytes)
+
+    def back(self, host: int, target: Target) -> Copy:
+        ctypes.memmove(target.address, host, target.nbytes)
+        return COMPLETED

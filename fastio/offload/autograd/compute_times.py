@@ -5,7 +5,6 @@ The pass must not wait for each transfer: an accelerator that waits for launches
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable
 from functools import partial
@@ -84,7 +83,7 @@ class ComputeTimes(NoTimes):
         seconds = self._seconds()
         for ordinal, mark in enumerate(self._ready):
             ready_s = max(0.0, seconds[mark])
-            trace.saved[ordinal] = dataclasses.replace(trace.saved[ordinal], ready_s=ready_s)
+            trace.saved[ordinal] = trace.saved[ordinal]._replace(ready_s=ready_s)
         trace.forward_s = max(0.0, seconds[self._forward_ended])
         return True
 

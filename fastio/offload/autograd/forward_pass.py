@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import NamedTuple
 
 import torch
 
 from fastio import devices
 from fastio.offload.autograd.compute_times import ComputeTimes, NoTimes
 from fastio.offload.autograd.operators import Operator
-from fastio.offload.autograd.saved_tensor import SavedTensor, View, span_to_save, used_on_current_stream
-from fastio.offload.autograd.trace import DISK, HOST, SavedRecord, Trace, dominant_kind, kind_of
+from fastio.offload.autograd.saved_tensor import SavedTensor
+from fastio.offload.autograd.trace import SavedRecord, Trace, dominant_kind, kind_of
 from fastio.offload.autograd.version_counters import counter_of, witness_of
+from fastio.offload.autograd.views import Span, span_to_save
 from fastio.offload.planning.history import Run
-from fastio.offload.planning.planner import Planner, matches_prefix
+from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.prefetch import Order
-from fastio.offload.planning.profile import Profile
-from fastio.offload.report import Event, Iteration
+from fastio.offload.planning.profile import Placement, Profile
+from fastio.offload.report import Iteration
 
 # Index at the store. Counted per process, because managers may share a store.
 _indices = itertools.count()
-
-
-class Placement(NamedTuple):
-    """Where a new saved tensor goes. ``tier`` names the tier; "" means host memory if it has room."""
-
-    moves: bool
-    waits: bool = False
-    tier: str = ""
 
 
 class ForwardPass:
@@ -58,38 +50,45 @@ class ForwardPass:
         now = time.perf_counter()
         self.iteration = Iteration(number, now, now)
 
-    def saved_tensor_of(self, tensor: torch.Tensor, view: View, module: str) -> tuple[SavedTensor, bool]:
+    def saved_tensor_of(
+        self, tensor: torch.Tensor, storage: torch.UntypedStorage, touched: Span, module: str
+    ) -> tuple[SavedTensor, bool]:
         """Return the SavedTensor that holds the tensor's bytes, and whether it is new.
 
         Two tensors have the same bytes if they share the storage, the version counter and its value. torch reuses
         addresses, but not a storage's ``_cdata`` or the address of its counter while the weak reference and the witness
         of the SavedTensor live.
         """
-        if tensor.device.type != "cpu":
-            self._device = tensor.device
-        self._synchronize_if_timed()
-        storage = tensor.untyped_storage()
-        used_on_current_stream(storage)  # its memory is freed before the graph is
+        device = tensor.device
+        accelerator = stream = None
+        if device.type != "cpu":
+            self._device = device
+            accelerator = devices.of(device)
+            stream = accelerator.current_stream(device)
+            tensor.record_stream(stream)  # its memory is freed before the graph is
+        if self._run.waited:
+            self._synchronize_if_timed()
         nbytes = storage.nbytes()
         key = (storage._cdata, counter_of(tensor), tensor._version)
-        kind = kind_of(module, tensor.dtype)
-        touched = view.touched()
-        for saved in self._by_bytes.get(key, ()):
-            if saved.source_nbytes == nbytes and saved.span.covers(touched):
-                self.trace.kinds[saved.ordinal] = dominant_kind(self.trace.kinds[saved.ordinal], kind)
-                return saved, False
         trace = self.trace
-        span = span_to_save(view, nbytes, storage.device)
-        saved = SavedTensor(self, len(trace.saved), next(_indices), storage, span, witness_of(tensor))
-        saved.key = key
-        trace.saved.append(SavedRecord(saved.nbytes, tensor.dtype, self._elapsed() - self._waited_s))
-        trace.kinds.append(kind)
-        trace.transfer_s.append(0.0)
-        trace.pack_s.append(0.0)
-        trace.ratio.append(1.0)
-        trace.tiers.append("")
-        self.saved_tensors[saved.ordinal] = saved
-        self._by_bytes.setdefault(key, []).append(saved)
+        known = self._by_bytes.get(key)
+        if known is not None:
+            for saved in known:
+                if saved.source_nbytes == nbytes and saved.span.covers(touched):
+                    kind = kind_of(module, tensor.dtype)
+                    trace.kinds[saved.ordinal] = dominant_kind(trace.kinds[saved.ordinal], kind)
+                    return saved, False
+        span = span_to_save(touched, nbytes, accelerator is None)
+        ordinal = len(trace.saved)
+        saved = SavedTensor(self, ordinal, next(_indices), storage, span, witness_of(tensor), accelerator, stream, key)
+        trace.add(
+            SavedRecord(span.nbytes, tensor.dtype, self._elapsed() - self._waited_s), kind_of(module, tensor.dtype)
+        )
+        self.saved_tensors[ordinal] = saved
+        if known is None:
+            self._by_bytes[key] = [saved]
+        else:
+            known.append(saved)
         return saved, True
 
     def saved_by(self, operator: Operator, saved: SavedTensor) -> None:
@@ -99,41 +98,38 @@ class ForwardPass:
         if saved.ordinal not in self._operator_saved:
             self._operator_saved.add(saved.ordinal)
             self._operator_nbytes += saved.nbytes
-            self.trace.working_set = max(self.trace.working_set, self._operator_nbytes)
+            if self._operator_nbytes > self.trace.working_set:
+                self.trace.working_set = self._operator_nbytes
 
-    def decide(self) -> Placement:
-        """Decide where the newest saved tensor goes."""
+    def decide(self, codec: str) -> Placement:
+        """Decide where the newest saved tensor goes: what its profile decided, if the pass follows one."""
         made = self.trace.saved
-        if len(made) == 1:
-            self._profile = self._planner.profile_for(made[0])
-            if self._profile is not None and not self._profile.timed:
+        ordinal = len(made) - 1
+        profile = self._profile
+        if ordinal == 0:
+            profile = self._profile = self._planner.profile_for(made[0])
+            if profile is not None and not profile.timed:
                 self._times = ComputeTimes()
-        elif self._profile is not None and not matches_prefix(made, self._profile):
-            self._diverged = True
+        elif profile is not None and not self._diverged:
+            known = profile.trace.saved
+            self._diverged = ordinal >= len(known) or not made[ordinal].matches(known[ordinal])
         self._times.ready(self._device)
         waits = self._planner.policy == "fastensor"
-        if self._profile is None:
+        encodes = codec != "none"
+        if profile is None:
             self._run.waited = waits = self._planner.policy != "all" or self._is_accelerated
-            return Placement(True, waits)
-        if self._diverged or not self._profile.timed:
-            return Placement(True, waits)
-        ordinal = len(made) - 1
+            return Placement(True, waits, encodes)
+        if self._diverged:
+            return Placement(True, waits, encodes)
+        if not profile.timed:  # encoding may have saved nothing in the profiled pass
+            return Placement(True, waits, profile.trace.ratio[ordinal] > 1)
         self._run.waited = waits
-        tier = HOST if ordinal in self._profile.hosted else DISK
-        moves = ordinal in self._profile.selected
-        if not moves:
+        placement = profile.placements[ordinal]
+        if not placement.moves:
             saved = self.saved_tensors[ordinal]
             saved.kept = True
             self.kept_nbytes += saved.nbytes
-        return Placement(moves, waits, tier)
-
-    def should_encode(self, codec: str) -> bool:
-        """Return whether to encode the newest saved tensor: not if encoding saved nothing in the profiled pass."""
-        if codec == "none" or self._profile is None or self._diverged:
-            return codec != "none"
-        known = self._profile.trace
-        ordinal = len(self.trace.saved) - 1
-        return ordinal >= len(known.ratio) or known.ratio[ordinal] > 1
+        return placement
 
     def begin_move_out(self) -> None:
         """A saved tensor is moved out now: until :meth:`record_move_out`, the forward pass waits."""
@@ -160,10 +156,9 @@ class ForwardPass:
         """Record that a pass waited ``seconds`` for a transfer."""
         self._stalled_s += seconds
 
-    def record_transfer(self, event: Event) -> None:
-        """Record a transfer that ended."""
-        if event.tier == DISK:
-            self._run.channels[event.op].add(event.nbytes, event.began_s, event.ended_s)
+    def record_transfer(self, op: str, nbytes: int, began_s: float, ended_s: float) -> None:
+        """Record a transfer to or from the disk that ended."""
+        self._run.channels[op].add(nbytes, began_s, ended_s)
 
     def finish(self) -> None:
         """End a forward pass that raised no exception."""
@@ -181,10 +176,12 @@ class ForwardPass:
         known = self.trace if self._profile is None or self._diverged else self._profile.trace
         self.order = Order(known.order())
 
-    def record_use(self, ordinal: int) -> None:
-        """Record that backward needs a saved tensor."""
-        self._end_forward()
-        self._synchronize_if_timed()
+    def record_use(self, ordinal: int) -> bool:
+        """Record that backward needs a saved tensor. Return whether it was expected next."""
+        if self.iteration.backward_began_s is None:
+            self._end_forward()
+        if self._run.waited:
+            self._synchronize_if_timed()
         self._times.used(ordinal, self._device)
         self.trace.uses.append(ordinal)
         since = time.perf_counter() - self.iteration.forward_ended_s - (self._stalled_s - self._run.stalled_s)
@@ -192,7 +189,7 @@ class ForwardPass:
         if self.order is None:
             self.follow_order()
         assert self.order is not None, "follow sets it"
-        self.order.used(ordinal)
+        return self.order.used(ordinal)
 
     def record_served(self) -> None:
         """Record that backward has the saved tensor it needed."""
@@ -221,9 +218,8 @@ class ForwardPass:
 
     def _synchronize_if_timed(self) -> None:
         """Wait for the GPU in a pass that waits for every transfer (such as the profiled one), for correct times."""
-        accelerator = devices.find(self._device)
-        if self._run.waited and accelerator is not None:
-            accelerator.current_stream(self._device).synchronize()
+        if self._run.waited and self._is_accelerated:
+            devices.of(self._device).current_stream(self._device).synchronize()
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self.iteration.forward_began_s

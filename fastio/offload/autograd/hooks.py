@@ -9,7 +9,8 @@ from torch.nn import Parameter
 
 from fastio import devices
 from fastio._native import PushedHooks as NativeHooks
-from fastio.offload.autograd.saved_tensor import SavedTensor, View
+from fastio.offload.autograd.saved_tensor import SavedTensor
+from fastio.offload.autograd.views import View
 
 allows_hooks: Any = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
 """Returns whether torch allows saved-tensor hooks: not in ``torch.autograd.graph.disable_saved_tensors_hooks``."""
@@ -20,6 +21,9 @@ REPORTS_TOP_HOOKS = _top is not None
 _CASTS_AND_VIEWS = frozenset(
     f"{name}Backward0" for name in ("ToCopy", "T", "Transpose", "Permute", "View", "UnsafeView", "Expand", "Alias")
 )
+
+_keys_of: Any = getattr(torch._C.DispatchKeySet, "raw_repr", repr)  # a number where torch has it
+_is_plain: dict[Any, bool] = {}  # by dispatch keys
 
 Description = tuple[str, torch.Size | None, str]
 """Type, shape (None for nested tensors) and grad_fn of a saved tensor, for an error message."""
@@ -90,7 +94,7 @@ class Handle:
     def unpack(self) -> torch.Tensor:
         """Return the tensor, read back if need be; RuntimeError if it was modified in place since."""
         check_version(self.description, self.saved.version, self.saved.witness._version)
-        check_version(self.description, 0, self.saved.unpacked._version)  # backward may have written to the same bytes
+        check_version(self.description, 0, self.saved.was_written)  # backward may have written to the same bytes
         if _is_capturing(self.saved.device):
             raise RuntimeError(
                 "an offloaded tensor is needed while a CUDA graph is captured, and a replay would not read it again: "
@@ -109,23 +113,27 @@ def is_offloadable(tensor: torch.Tensor) -> bool:
 
     False while a CUDA graph is captured: a replay would read the same memory without calling the unpack hook.
     """
-    return (
-        type(tensor) is torch.Tensor
-        and tensor.layout is torch.strided
-        and not tensor.is_nested
-        and devices.usable(tensor.device)
-        and not tensor.is_quantized
-        and not tensor.is_inference()
-        and not tensor._is_zerotensor()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        and tensor.untyped_storage().nbytes() > 0
-        and not _is_capturing(tensor.device)
-    )
+    device = tensor.device
+    if type(tensor) is not torch.Tensor or not (device.type == "cpu" or devices.usable(device)):
+        return False
+    keys = _keys_of(torch._C._dispatch_keys(tensor))
+    plain = _is_plain.get(keys)
+    if plain is None:  # tensors with the same keys are of one kind
+        plain = _is_plain[keys] = (
+            tensor.layout is torch.strided
+            and not tensor.is_nested
+            and not tensor.is_quantized
+            and not tensor.is_inference()
+            and not tensor._is_zerotensor()
+            and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        )
+    return plain and tensor.untyped_storage().nbytes() > 0 and not _is_capturing(device)
 
 
 def is_parameter(tensor: torch.Tensor) -> bool:
     """Return whether the tensor is a parameter, a view of one, or a cast (AMP) or view computed from one."""
-    if isinstance(tensor, Parameter) or isinstance(tensor._base, Parameter):
+    base = tensor._base
+    if isinstance(tensor, Parameter) or (base is not None and isinstance(base, Parameter)):
         return True
     node: Any = tensor.grad_fn
     while node is not None and node.name() in _CASTS_AND_VIEWS:
@@ -166,5 +174,7 @@ def check_version(description: Description, expected: int, got: int) -> None:
 
 
 def _is_capturing(device: torch.device) -> bool:
+    if device.type == "cpu":
+        return False
     accelerator = devices.find(device)
     return accelerator is not None and accelerator.is_capturing()

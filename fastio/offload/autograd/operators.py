@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastio.offload.autograd.saved_tensor import SavedTensor, View
+from fastio.offload.autograd.saved_tensor import SavedTensor
+from fastio.offload.autograd.views import View
+from fastio.offload.planning.profile import Placement
 
 # Autograd numbers its nodes per thread. An operator makes its node, saves its inputs, runs and saves its results under
 # one number. The next operator that saves a tensor has another number.
@@ -30,9 +32,7 @@ class PendingMove(NamedTuple):
 
     saved: SavedTensor
     view: View
-    waits: bool  # for the transfer
-    tier: str
-    encodes: bool
+    placement: Placement
 
 
 def current_operator() -> Operator:
@@ -53,16 +53,19 @@ class PendingMoves:
     @property
     def nbytes(self) -> int:
         """Bytes of the tensors to move."""
-        return sum(move.saved.nbytes for moves in self._moves.values() for move in moves)
+        nbytes = 0
+        for moves in self._moves.values():
+            for move in moves:
+                nbytes += move.saved.nbytes
+        return nbytes
 
     def take(self, operator: Operator | None = None) -> list[PendingMove]:
         """Return and remove the moves of operators that have returned.
 
         ``operator`` runs now, so earlier operators on its thread have returned. With None, all moves are returned.
         """
-        over = [
-            by
-            for by in self._moves
-            if operator is None or (by.thread == operator.thread and by.number != operator.number)
-        ]
-        return [move for by in over for move in self._moves.pop(by)]
+        moves: list[PendingMove] = []
+        for by in list(self._moves):
+            if operator is None or (by[0] == operator[0] and by[1] != operator[1]):
+                moves += self._moves.pop(by)
+        return moves

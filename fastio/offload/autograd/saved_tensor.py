@@ -1,4 +1,4 @@
-"""The bytes of one storage at one version that autograd saved, and the views of them. Sizes are bytes."""
+"""The bytes of one storage at one version that autograd saved. Sizes are bytes."""
 
 from __future__ import annotations
 
@@ -6,27 +6,22 @@ import contextlib
 import enum
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fastio import devices
 from fastio._native import WeakStorage
 from fastio.memory.raw_memory import storage_bytes
-from fastio.offload.planning.prefetch import Order
-from fastio.offload.stores import fresh_memory
+from fastio.offload.autograd.buffer import Buffer
+from fastio.offload.autograd.version_counters import empty_on
+from fastio.offload.autograd.views import Span
 
 if TYPE_CHECKING:
+    from fastio.offload.autograd.forward_pass import ForwardPass
     from fastio.offload.codecs.encoding import Encoded
-    from fastio.offload.report import Event
-
-# Kernels may round differently by an operand's offset within a line, so a reload keeps that offset: 64 bytes for MKL;
-# for CUDA libraries the alignment of torch's allocator.
-_HOST_LINE, _DEVICE_LINE = 64, 512
-PAGE = 4096
-LINE = _HOST_LINE
-_CPU = torch.device("cpu")
+    from fastio.offload.stores.disk_tier import DiskTier
+    from fastio.offload.stores.host_tier import HostTier
 
 
 class State(enum.Enum):
@@ -39,211 +34,79 @@ class State(enum.Enum):
     FAILED = "failed"  # lost: they could not be read back
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The byte range of a storage that a SavedTensor holds."""
+class SavedTensor:
+    """Bytes to offload. Only its tier changes ``state``.
 
-    start: int
-    nbytes: int
-
-    def covers(self, other: Span) -> bool:
-        """Return whether the other span lies within this one."""
-        return self.start <= other.start and other.start + other.nbytes <= self.start + self.nbytes
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """The view of a storage that a tensor is.
-
-    ``offset`` and ``stride`` count elements, ``offset`` from the first byte of the storage.
+    Its attributes by stage; those of the later stages are None until then.
     """
 
-    dtype: torch.dtype
-    shape: torch.Size
-    stride: tuple[int, ...]
-    offset: int
-    conj: bool
-    neg: bool
+    # Moved out, by its tier.
+    tier: DiskTier | HostTier | None = None
+    kept = False  # the plan keeps it in memory
+    encoded: Encoded | None = None  # codec and sizes, without the payload; None: not encoded
+    payload: torch.Tensor | None = None  # replaces ``live`` if encoded
+    computed: devices.Event | None = None  # on a GPU: the bytes to write are there
+    lead = 0  # bytes before the span that are transferred with it
+    sent = 0  # address of the bytes when their write began
+    block: int | None = None  # the address of the bytes in host memory
+    copied: devices.Event | None = None  # on a GPU: the end of the copy to host memory
+    copied_number = 0  # of the copies to host memory by their order
 
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> View:
-        """Return the view of this tensor."""
-        conj, neg = tensor.is_conj(), tensor.is_neg()
-        return cls(tensor.dtype, tensor.shape, tensor.stride(), int(tensor.storage_offset()), conj, neg)
+    # Read back.
+    buffer: Buffer | None = None  # strong: bytes that were read back, or are being read
+    home: devices.Stream | None = None  # on a GPU: the stream on which the buffer was allocated
+    fetched_s = 0.0  # when that began
+    arrived: devices.Event | None = None  # on a GPU: the end of the latest copy back
+    ready: devices.Event | None = None  # on a GPU: work that uses the bytes waits for this copy, encoding or decoding
 
-    def touched(self) -> Span:
-        """Return the span from the first to the last element; a stride of 0 adds nothing."""
-        if 0 in self.shape:
-            return Span(self.offset * self.dtype.itemsize, 0)
-        last = sum((length - 1) * step for length, step in zip(self.shape, self.stride, strict=True))
-        return Span(self.offset * self.dtype.itemsize, (last + 1) * self.dtype.itemsize)
-
-    def on(self, storage: torch.UntypedStorage, moved: int, akin: torch.Tensor) -> torch.Tensor:
-        """Return the tensor on a storage in which its bytes lie ``moved`` bytes further than in the original storage.
-
-        It gets the version counter of the tensor ``akin``.
-        """
-        found = torch.empty(0, dtype=self.dtype, device=storage.device)
-        found.set_(storage, self.offset + moved // self.dtype.itemsize, self.shape, self.stride)
-        tensor = akin.detach()
-        tensor.data = found
-        if self.conj:
-            tensor = tensor.conj()
-        return torch._neg_view(tensor) if self.neg else tensor
-
-
-def span_to_save(view: View, storage_nbytes: int, device: torch.device = _CPU) -> Span:
-    """Return the whole storage, or only the view's span if the storage is more than twice as large."""
-    touched = view.touched()
-    if storage_nbytes <= 2 * touched.nbytes:
-        return Span(0, storage_nbytes)
-    line = _HOST_LINE if device.type == "cpu" else _DEVICE_LINE
-    start = touched.start // line * line
-    end = min(storage_nbytes, -(-(touched.start + touched.nbytes) // line) * line)
-    return Span(start, end - start)
-
-
-class Buffer:
-    """Memory that holds a saved tensor's bytes, which begin at byte ``start`` of ``storage``."""
-
-    __slots__ = ("start", "storage")
-
-    def __init__(self, storage: torch.UntypedStorage, start: int) -> None:
-        self.storage = storage
-        self.start = start
-
-    @classmethod
-    def for_payload(cls, nbytes: int, device: torch.device = _CPU, lead: int = 0) -> Buffer:
-        """Allocate memory for encoded bytes; see :meth:`like_source`."""
-        return cls.like_source(Span(0, nbytes), nbytes, device, lead)
-
-    @classmethod
-    def like_source(cls, span: Span, source_nbytes: int, device: torch.device = _CPU, lead: int = 0) -> Buffer:
-        """Allocate memory for a span of a storage of ``source_nbytes``.
-
-        On the CPU the new storage has the size of the source and the span at the same place, so offsets stay valid.
-        Bytes outside the span are zero and take no memory. The span starts ``lead`` bytes into a page, so that direct
-        I/O of whole pages needs no bounce buffer. On a GPU the storage is the span alone, aligned by torch and
-        allocated on the current stream: kernels queued there before may still use the memory.
-        """
-        if device.type != "cpu":
-            return cls(torch.empty(span.nbytes, dtype=torch.uint8, device=device).untyped_storage(), 0)
-        before = max(0, lead - span.start)
-        room = before + source_nbytes + 2 * PAGE
-        if span.nbytes == source_nbytes:
-            owner = fresh_memory.empty((room,), torch.uint8, device)
-        else:
-            owner = fresh_memory.untouched(room, before + span.start - lead, lead + span.nbytes)
-        begin = before + (lead - span.start - before - owner.data_ptr()) % PAGE
-        # From the array, not the tensor: this makes a separate storage that keeps the owner's memory alive.
-        storage = torch.frombuffer(
-            owner.numpy(), dtype=torch.uint8, offset=begin, count=source_nbytes
-        ).untyped_storage()
-        return cls(storage, span.start)
-
-    @property
-    def address(self) -> int:
-        """The address of the first byte."""
-        return self.storage.data_ptr() + self.start
-
-    def bytes(self, nbytes: int) -> torch.Tensor:
-        """Return the bytes as a flat uint8 tensor."""
-        flat = torch.empty(0, dtype=torch.uint8, device=self.storage.device)
-        return flat.set_(self.storage, self.start, (nbytes,), (1,))
-
-
-class SavingPass(Protocol):
-    """The forward pass that saved a tensor (:class:`fastio.offload.autograd.forward_pass.ForwardPass`)."""
-
-    number: int
-    refused: bool
-    saved_tensors: dict[int, SavedTensor]
-    kept_nbytes: int
-    order: Order | None
-
-    def record_use(self, ordinal: int) -> None:
-        """Backward needs a saved tensor."""
-
-    def record_served(self) -> None:
-        """Backward has the saved tensor that it needed."""
-
-    def record_stall(self, seconds: float) -> None:
-        """A pass waited for a transfer."""
-
-    def record_transfer(self, event: Event) -> None:
-        """A transfer ended."""
-
-    def forget(self, saved: SavedTensor) -> None:
-        """The graph released a saved tensor."""
-
-
-class HoldingTier(Protocol):
-    """The tier that a saved tensor moves to (:class:`fastio.offload.stores.tiers.Tier`)."""
-
-    def cancel(self, saved: SavedTensor) -> None:
-        """Drop a write that has not been issued."""
-
-    def fetch(self, saved: SavedTensor) -> None:
-        """Begin to read the bytes back."""
-
-    def finish(self, saved: SavedTensor) -> None:
-        """Wait until the bytes are back."""
-
-    def unload(self, saved: SavedTensor) -> None:
-        """Drop the bytes that were read back."""
-
-    def drop(self, saved: SavedTensor) -> None:
-        """Free the bytes."""
-
-
-class SavedTensor:
-    """Bytes to offload. Only its tier changes ``state``."""
+    # Used.
+    _unpacked: torch.Tensor | None = None
+    _handed_out: tuple[weakref.ref[torch.UntypedStorage], int] | None = None
 
     def __init__(
         self,
-        step: SavingPass,
+        step: ForwardPass,
         ordinal: int,
         index: int,
         storage: torch.UntypedStorage,
         span: Span,
         witness: torch.Tensor,
+        accelerator: devices.Accelerator | None = None,
+        stream: devices.Stream | None = None,
+        key: tuple[int, int, int] = (0, 0, 0),
     ) -> None:
         self.step = step
         self.ordinal = ordinal  # index within the forward pass
         self.index = index  # index at the store, unique in the process
         self.span = span
         self.nbytes = span.nbytes
+        self.stored_nbytes = span.nbytes  # to transfer
         self.device = storage.device
-        self.tier: HoldingTier | None = None  # None until the tensor is moved out
-        self.kept = False  # the plan keeps it in memory
         self.state = State.RESIDENT
         # The weak reference keeps the storage's header, not its bytes, so no other storage gets its _cdata.
         self.source = WeakStorage(storage)
         self.source_nbytes = storage.nbytes()
         self.live: torch.UntypedStorage | None = storage  # strong, while no safe copy exists elsewhere
-        self.encoded: Encoded | None = None  # codec and sizes, without the payload; None: not encoded
-        self.payload: torch.Tensor | None = None  # replaces ``live`` if encoded
         self.handles: set[HandleRef] = set()  # that graphs still hold
-        self.buffer: Buffer | None = None  # strong: bytes that were read back, or are being read
-        self.lead = 0  # bytes before the span that are transferred with it
-        self.sent = 0  # address of the bytes when their write began
-        accelerator = devices.find(self.device)
         # On a GPU: the stream of the operator that saved the bytes. They are copied and encoded behind it.
-        self.stream: devices.Stream | None = None if accelerator is None else accelerator.current_stream(self.device)
-        self.coded: devices.Event | None = None  # on a GPU: the end of its latest encoding or decoding
-        self.computed: devices.Event | None = None  # on a GPU: the bytes to write are there
-        self.key = (0, 0, 0)  # storage, counter and version: equal keys are equal bytes
+        self.accelerator = accelerator
+        self.stream = stream
+        self.key = key  # storage, counter and version: equal keys are equal bytes
         # Shares the version counter of the saved tensors without keeping their storage.
         self.witness = witness
         self.version = witness._version
-        # Empty, at version 0. Unpacked tensors share its counter, so a write in backward is detected.
-        self.unpacked = torch.empty(0, device=witness.device)
-        self._handed_out: tuple[weakref.ref[torch.UntypedStorage], int] | None = None
 
     @property
-    def stored_nbytes(self) -> int:
-        """The number of bytes to transfer."""
-        return self.nbytes if self.encoded is None else self.encoded.nbytes
+    def unpacked(self) -> torch.Tensor:
+        """An empty tensor, at version 0. Unpacked tensors share its counter, so a write in backward is detected."""
+        if self._unpacked is None:
+            self._unpacked = empty_on(self.device).data  # with a counter of its own
+        return self._unpacked
+
+    @property
+    def was_written(self) -> int:
+        """How often backward wrote to the unpacked bytes."""
+        return 0 if self._unpacked is None else self._unpacked._version
 
     @property
     def held(self) -> bool:
@@ -257,6 +120,13 @@ class SavedTensor:
             return self.payload.data_ptr()
         assert self.live is not None, "a saved tensor without live bytes has no address"
         return self.live.data_ptr() + self.span.start
+
+    def replace_by_payload(self, encoded: Encoded, payload: torch.Tensor) -> None:
+        """Hold a codec's payload instead of the live bytes."""
+        self.payload = payload
+        self.encoded = encoded
+        self.stored_nbytes = encoded.nbytes
+        self.live = None
 
     def release_bytes(self) -> None:
         """Drop all bytes in memory."""
@@ -278,9 +148,16 @@ class SavedTensor:
         if original is not None:
             return original, 0
         if self._handed_out is not None and (storage := self._handed_out[0]()) is not None:
-            used_on_current_stream(storage, self.coded)
+            used_on_current_stream(storage, self.ready)
             return storage, self._handed_out[1]
         return None
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether :meth:`in_memory` would return a storage."""
+        if self.live is not None or self.is_in_use or (self.buffer is not None and self.state is State.RESIDENT):
+            return True
+        return self.original() is not None
 
     @property
     def is_in_use(self) -> bool:
@@ -292,9 +169,15 @@ class SavedTensor:
 
         A weak reference remembers it, so it is found again while autograd uses it.
         """
-        self._handed_out = (weakref.ref(buffer.storage), buffer.start - self.span.start)
-        used_on_current_stream(buffer.storage, self.coded)
-        return buffer.storage, self._handed_out[1]
+        moved = buffer.start - self.span.start
+        self._handed_out = (weakref.ref(buffer.storage), moved)
+        if self.accelerator is not None:
+            stream = self.accelerator.current_stream(self.device)
+            if self.ready is not None:
+                stream.wait_event(self.ready)
+            if stream != self.home:
+                storage_bytes(buffer.storage).record_stream(stream)
+        return buffer.storage, moved
 
 
 class HandleRef(weakref.ref[Any]):
@@ -314,8 +197,7 @@ class HandleRef(weakref.ref[Any]):
 
 def under_its_stream(saved: SavedTensor) -> contextlib.AbstractContextManager[Any]:
     """A context in which GPU work follows the operator that saved the bytes, whatever stream is current now."""
-    accelerator = devices.find(saved.device)
-    return contextlib.nullcontext() if accelerator is None else accelerator.under(saved.stream)
+    return contextlib.nullcontext() if saved.accelerator is None else saved.accelerator.under(saved.stream)
 
 
 def used_on_current_stream(storage: torch.UntypedStorage, after: devices.Event | None = None) -> None:

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 
@@ -15,8 +16,7 @@ DISK, HOST = "disk", "host"  # the tiers
 LATENCY_S = 0.001  # allowed for a transfer beyond its bytes / bandwidth
 
 
-@dataclass(frozen=True, slots=True)
-class SavedRecord:
+class SavedRecord(NamedTuple):
     """Size, dtype and time of one saved tensor, kept after the graph released it."""
 
     nbytes: int
@@ -42,6 +42,15 @@ class Trace:
     used_s: dict[int, float] = field(default_factory=dict)  # first uses: seconds of compute since backward began
     forward_s: float = 0.0  # without the time for moving out
     working_set: int = 0  # most bytes that one operator saved
+
+    def add(self, saved: SavedRecord, kind: str) -> None:
+        """Add a saved tensor, which has not moved."""
+        self.saved.append(saved)
+        self.kinds.append(kind)
+        self.transfer_s.append(0.0)
+        self.pack_s.append(0.0)
+        self.ratio.append(1.0)
+        self.tiers.append("")
 
     def activations(self, hosted: Collection[int] = ()) -> list[ActivationProfile]:
         """Return the planner's input if the ``hosted`` tensors go to host memory and all others to the disk.

@@ -33,12 +33,13 @@ def counter_of(tensor: torch.Tensor) -> int:
 def witness_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return an empty tensor that shares the counter: it shows the version and keeps the counter's address in use."""
     witness = tensor.detach()
-    witness.data = _empty(tensor.device)  # of the same device: not all devices allow another one here
+    witness.data = empty_on(tensor.device)  # of the same device: not all devices allow another one here
     return witness
 
 
 @functools.cache
-def _empty(device: torch.device) -> torch.Tensor:
+def empty_on(device: torch.device) -> torch.Tensor:
+    """Return an empty tensor on a device, always the same."""
     return torch.empty(0, device=device)
 
 

@@ -7,7 +7,9 @@ import dataclasses
 import torch
 
 from fastio import devices
-from fastio.offload.autograd.saved_tensor import Buffer, SavedTensor, View, under_its_stream, used_on_current_stream
+from fastio.offload.autograd.buffer import Buffer
+from fastio.offload.autograd.saved_tensor import SavedTensor, under_its_stream, used_on_current_stream
+from fastio.offload.autograd.views import View
 from fastio.offload.codecs.encoding import decode, encode, is_exact
 
 _NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
@@ -33,23 +35,22 @@ def pack(saved: SavedTensor, view: View, codec: str) -> bool:
     try:
         with under_its_stream(saved):
             encoded = encode(flat, codec)
-            saved.coded = _now(saved)
+            saved.ready = _now(saved)
     except torch.OutOfMemoryError:  # the GPU is nearly full; move the plain bytes
         return False
     if encoded.codec == "none" or encoded.nbytes >= saved.nbytes:
         return False
-    saved.payload = encoded.payload
-    saved.encoded = dataclasses.replace(encoded, payload=_NOTHING)
-    saved.live = None
+    saved.replace_by_payload(dataclasses.replace(encoded, payload=_NOTHING), encoded.payload)
     return True
 
 
 def unpack(saved: SavedTensor, payload: torch.Tensor) -> Buffer:
     """Return the decoded bytes of an encoded saved tensor. Raises PayloadError for a damaged payload."""
     assert saved.encoded is not None, "the saved tensor is encoded"
-    used_on_current_stream(payload.untyped_storage(), saved.coded)
+    used_on_current_stream(payload.untyped_storage(), saved.ready)
     flat = decode(dataclasses.replace(saved.encoded, payload=payload))
-    saved.coded = _now(saved)
+    saved.ready = _now(saved)
+    saved.home = None if saved.accelerator is None else saved.accelerator.current_stream(saved.device)
     decoded = Buffer(flat.untyped_storage(), int(flat.storage_offset()) * flat.dtype.itemsize)
     if saved.device.type != "cpu" or (decoded.start == 0 and decoded.storage.nbytes() == saved.source_nbytes):
         return decoded
@@ -60,5 +61,4 @@ def unpack(saved: SavedTensor, payload: torch.Tensor) -> Buffer:
 
 def _now(saved: SavedTensor) -> devices.Event | None:
     """Return an event of a GPU's current stream: other streams must wait for its kernels."""
-    accelerator = devices.find(saved.device)
-    return None if accelerator is None else accelerator.current_stream(saved.device).record_event()
+    return None if saved.accelerator is None else saved.accelerator.current_stream(saved.device).record_event()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
 
 import torch
 
@@ -129,9 +128,3 @@ class Planner:
             if self.policy in UNPLANNED:
                 profile.move_all(self._settings)
         return profile
-
-
-def matches_prefix(saved: Sequence[SavedRecord], profile: Profile) -> bool:
-    """Return whether the newest activation matches the profile's at its place."""
-    place = len(saved) - 1
-    return place < len(profile.trace.saved) and saved[place].matches(profile.trace.saved[place])

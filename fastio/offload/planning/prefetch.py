@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-
-_FARTHEST = 64  # most uses to look ahead: scanning more costs more than it hides
+from collections.abc import Sequence
 
 
 class Order:
     """The uses of activations in backward (by ordinal; each may be used more than once), and the position in it."""
 
     def __init__(self, uses: Sequence[int]) -> None:
-        self._uses = uses
+        self.uses = uses
         self._places: dict[int, list[int]] = defaultdict(list)
         for place, ordinal in enumerate(uses):
             self._places[ordinal].append(place)
-        self._next = 0
+        self.position = 0  # of the next use
 
-    def used(self, ordinal: int) -> None:
-        """Move behind the next use of this activation, or behind its first use in a second backward."""
+    def used(self, ordinal: int) -> bool:
+        """Move behind the next use of this activation, or behind its first use in a second backward.
+
+        Return whether it was the use that was expected next.
+        """
+        position = self.position
+        if position < len(self.uses) and self.uses[position] == ordinal:
+            self.position = position + 1
+            return True
         places = self._places.get(ordinal)
         if places:
-            self._next = 1 + next((place for place in places if place >= self._next), places[0])
+            self.position = 1 + next((place for place in places if place >= position), places[0])
+        return False
 
-    def coming(self) -> Iterator[int]:
-        """Yield the next ordinals, each once, nearest first."""
-        seen: set[int] = set()
-        for ordinal in self._uses[self._next : self._next + _FARTHEST]:
-            if ordinal not in seen:
-                seen.add(ordinal)
-                yield ordinal
+    def is_used_before(self, ordinal: int, end: int) -> bool:
+        """Return whether an activation that was used is used again, at a place before ``end``."""
+        places = self._places.get(ordinal, ())
+        return len(places) > 1 and any(self.position <= place < end for place in places)

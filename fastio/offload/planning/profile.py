@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from fastio.offload.autograd.trace import LATENCY_S, Trace
+from fastio.offload.autograd.trace import DISK, HOST, LATENCY_S, Trace
 from fastio.offload.planning.history import History
 from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.planning.overlap import hides
@@ -32,6 +33,15 @@ class Settings:
         return self.budget is None and (self.policy == "all" or self.policy in _BY_NEED)
 
 
+class Placement(NamedTuple):
+    """Where a saved tensor goes: whether it moves, waits for that and is encoded. ``tier``: "" for any with room."""
+
+    moves: bool
+    waits: bool = False
+    encodes: bool = False
+    tier: str = ""
+
+
 @dataclass
 class Profile:
     """A profiled pass and its plan.
@@ -49,6 +59,7 @@ class Profile:
     planned: bool = False
     timed: bool = True
     history: History = field(default_factory=History)
+    placements: list[Placement] = field(default_factory=list)  # of its activations, decided once
     ratios: tuple[float, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -111,3 +122,9 @@ class Profile:
         """Divide what leaves between host memory and the disk."""
         leaving = [i for i in self.trace.order() if i in self.selected]
         self.hosted = soonest(self.trace.stored(), leaving, settings.host_budget)
+        waits = settings.policy == "fastensor"
+        selected, hosted = frozenset(self.selected), frozenset(self.hosted)
+        self.placements = [
+            Placement(i in selected, waits, ratio > 1, HOST if i in hosted else DISK)
+            for i, ratio in enumerate(self.trace.ratio)
+        ]

@@ -1,7 +1,5 @@
 """Copies between a slab of host memory and the memory of tensors, by address.
 
-Two implementations: synchronous if both sides are host memory, and on side streams for memory of an accelerator.
-
 Order on a GPU. A copy out waits for the work queued on the stream that is current at the call: that stream computed the
 tensor. A copy back waits for the work queued on the stream that was current when its *target* was named, right after
 torch allocated it: torch reuses memory that earlier kernels may still use. The current stream is looked up each time,
@@ -17,7 +15,6 @@ No ``record_stream`` here: the caller keeps both memories until the copy is done
 
 from __future__ import annotations
 
-import ctypes
 from typing import NamedTuple, Protocol
 
 import torch
@@ -72,31 +69,8 @@ class _CompletedCopy:
 COMPLETED = _CompletedCopy()
 
 
-class HostCopies:
-    """Copies between host memory and host memory: synchronous, without the GIL."""
-
-    pin_for: Accelerator | None = None
-
-    def out(self, address: int, host: int, nbytes: int) -> Copy:
-        """See :class:`Copies`."""
-        ctypes.memmove(host, address, nbytes)
-        return COMPLETED
-
-    def target(self, address: int, nbytes: int) -> Target:
-        """See :class:`Copies`."""
-        return Target(address, nbytes)
-
-    def back(self, host: int, target: Target) -> Copy:
-        """See :class:`Copies`."""
-        ctypes.memmove(target.address, host, target.nbytes)
-        return COMPLETED
-
-
 class DeviceCopies:
-    """Copies between pinned host memory and an accelerator's memory, on a side stream per device and direction.
-
-    Tested on a simulated accelerator; it has not run on a GPU yet.
-    """
+    """Copies between pinned host memory and an accelerator's memory, on a side stream per device and direction."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self.pin_for: Accelerator | None = accelerator

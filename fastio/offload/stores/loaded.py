@@ -11,18 +11,18 @@ class Loaded:
     """Saved tensors that were written and still are in memory, were read back, or are being read; oldest first."""
 
     def __init__(self) -> None:
-        self._tensors: dict[int, SavedTensor] = {}
+        self.tensors: dict[int, SavedTensor] = {}  # by index
         self.nbytes = 0
 
     def add(self, saved: SavedTensor) -> None:
         """Add a saved tensor."""
-        if saved not in self:
-            self._tensors[saved.index] = saved
+        if saved.index not in self.tensors:
+            self.tensors[saved.index] = saved
             self.nbytes += saved.nbytes
 
     def discard(self, saved: SavedTensor) -> None:
         """Remove a saved tensor, if it is there."""
-        if self._tensors.pop(saved.index, None) is not None:
+        if self.tensors.pop(saved.index, None) is not None:
             self.nbytes -= saved.nbytes
 
     def recount(self) -> None:
@@ -30,7 +30,7 @@ class Loaded:
         self.nbytes = sum(saved.nbytes for saved in self)
 
     def __contains__(self, saved: SavedTensor) -> bool:
-        return saved.index in self._tensors
+        return saved.index in self.tensors
 
     def __iter__(self) -> Iterator[SavedTensor]:
-        return iter(list(self._tensors.values()))
+        return iter(list(self.tensors.values()))

@@ -47,14 +47,6 @@ class Slab:
         """Return a block for data in transit."""
         return self._take(self._arena.ephemeral, nbytes)
 
-    def has_room(self, nbytes: int) -> bool:
-        """Return whether ``resident`` would find a block of that size."""
-        try:
-            self._arena.free(self._arena.resident(nbytes))
-        except MemoryError:
-            return False
-        return True
-
     def free(self, address: int) -> None:
         """Free a block. It must not be used any more."""
         assert self._memory is not None, "a block has memory"
@@ -79,9 +71,11 @@ class Slab:
         """Bytes in blocks."""
         return self._arena.used
 
-    def close(self) -> None:
-        """Unpin and free the memory. It must not be used any more. May be called twice."""
+    def close(self, unused: bool = False) -> None:
+        """Unpin and free the memory, unless blocks are left and not ``unused`` by devices. May be called twice."""
         self._closed = True
+        if unused:
+            self._arena = Arena(self.nbytes, PAGE)
         self._free_memory()
 
     def _allocate(self, nbytes: int) -> HostMemory:

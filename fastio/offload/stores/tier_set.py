@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-
-import torch
+from collections.abc import Collection
 
 from fastio import devices
-from fastio.offload.autograd.saved_tensor import HoldingTier, SavedTensor, State
+from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.autograd.trace import DISK, HOST
 from fastio.offload.report import Counts
-from fastio.offload.stores.copies import Copies, DeviceCopies, HostCopies
-from fastio.offload.stores.host_store import HostStore
+from fastio.offload.stores.copies import DeviceCopies
+from fastio.offload.stores.disk_tier import DiskTier
+from fastio.offload.stores.host_tier import HostTier
 from fastio.offload.stores.loaded import Loaded
 from fastio.offload.stores.staged_store import StagedStore
-from fastio.offload.stores.tiers import Store, Tier
+from fastio.offload.stores.tiers import Store
 
 
 class TierSet:
@@ -31,26 +30,9 @@ class TierSet:
         self._counts = counts
         self.loaded = Loaded()
         self._window = self._transit = 0
-        self._disks: dict[str, Tier] = {}
-        self._hosts: dict[str, tuple[Tier, HostStore]] = {}
+        self.disks: dict[str, DiskTier] = {}
+        self._hosts: dict[str, HostTier] = {}
         self._staged: list[StagedStore] = []
-
-    def choose(self, device: torch.device, nbytes: int, tier: str) -> Tier:
-        """Return the tier of that name for a tensor on ``device``; "" for host memory if it has room now.
-
-        Returns the disk tier if host memory has no room.
-        """
-        kind = device.type
-        if tier != DISK and self._host_budget > 0:
-            if kind not in self._hosts:
-                store = HostStore(self._host_budget, _copies(kind))
-                self._hosts[kind] = Tier(HOST, store, self._counts, self.loaded, self._window), store
-            host, memory = self._hosts[kind]
-            if memory.room(nbytes + host.queued_bytes):
-                return host
-        if kind not in self._disks:
-            self._disks[kind] = Tier(DISK, self._store_for(kind), self._counts, self.loaded, self._window)
-        return self._disks[kind]
 
     def begin_pass(self, window: int, transit: int) -> None:
         """Begin a pass in which ``window`` bytes may wait for their write, and ``transit`` be written and read."""
@@ -58,66 +40,85 @@ class TierSet:
         self.loaded.recount()
         for staged in self._staged:
             staged.reserve(transit)
-        for tier in self:
-            tier.begin_pass(window)
+        for host in self._hosts.values():
+            host.begin_pass()
+        for disk in self.disks.values():
+            disk.begin_pass(window)
 
-    def move_out(self, tier: Tier, saved: SavedTensor, limit: int) -> None:
-        """Begin to move a tensor out. Then wait, and unload what was written, until both have at most ``limit`` bytes.
+    def move_out(self, saved: SavedTensor, where: str, limit: int, waits: bool) -> str:
+        """Begin to move a tensor out, to the tier ``where``; "" for host memory. Return the name of its tier.
 
-        All tiers count together, but only the writes of this one are waited for.
+        It goes to the disk if host memory has no room. Then wait, and unload what was written, until both have at most
+        ``limit`` bytes. All tiers count together, but only the writes of one are waited for.
         """
-        elsewhere = self.waiting_bytes - tier.waiting_bytes
-        tier.move_out(saved, max(0, limit - elsewhere))
-        self._unload(self.waiting_bytes + self.loaded.nbytes - limit)
+        name = HOST
+        kind = saved.device.type
+        if not saved.step.refused and not (
+            where != DISK and self._host_budget > 0 and self._host(kind).move_out(saved, waits)
+        ):
+            name = DISK
+            saved.tier = disk = self._disk(kind)
+            disk.move_out(saved, 0 if waits else max(0, limit - self.waiting_bytes + disk.waiting_bytes))
+        excess = self.loaded.nbytes - (0 if waits else limit)
+        if self.disks:
+            excess += self.waiting_bytes
+        if excess > 0:
+            self._unload(excess)
+        return name
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes of live tensors whose write has not ended."""
-        return sum(tier.waiting_bytes for tier in self)
+        nbytes = 0
+        for disk in self.disks.values():
+            nbytes += disk.waiting_bytes
+        return nbytes
 
     def pump(self, needed: Collection[int] | None = None) -> None:
-        """See :meth:`Tier.pump`."""
-        for tier in self:
-            tier.pump(needed)
+        """See :meth:`WriteQueue.pump`."""
+        for disk in self.disks.values():
+            disk.pump(needed)
 
     def close(self) -> None:
         """Wait for pending transfers, free the memory, and close the store if it was opened for this manager."""
-        for tier in self:
-            tier.drain()
+        for disk in self.disks.values():
+            disk.drain()
         self._unload(self.loaded.nbytes)
         for staged in self._staged:
             staged.close()
-        for _, memory in self._hosts.values():
-            memory.close()
+        for host in self._hosts.values():
+            host.close()
         if self._owned:
             self.store.close()
 
     def _unload(self, nbytes: int) -> None:
         """Unload at least ``nbytes``, if there are so many, of the tensors that were loaded first."""
-        for saved in self.loaded:
+        for saved in list(self.loaded.tensors.values()):
             if nbytes <= 0:
                 break
             if saved.state is State.RESIDENT:
                 nbytes -= saved.nbytes
                 tier_of(saved).unload(saved)
 
-    def __iter__(self) -> Iterator[Tier]:
-        yield from (tier for tier, _ in self._hosts.values())
-        yield from self._disks.values()
+    def _host(self, kind: str) -> HostTier:
+        host = self._hosts.get(kind)
+        if host is None:
+            host = HostTier(HOST, self._host_budget, devices.find(kind), self._counts, self.loaded)
+            self._hosts[kind] = host
+        return host
 
-    def _store_for(self, kind: str) -> Store:
-        if kind == "cpu":
-            return self.store
-        staged = StagedStore(self.store, _copies(kind), self._transit)
-        self._staged.append(staged)
-        return staged
+    def _disk(self, kind: str) -> DiskTier:
+        disk = self.disks.get(kind)
+        if disk is None:
+            store = self.store
+            if kind != "cpu":
+                store = StagedStore(store, DeviceCopies(devices.of(kind)), self._transit)
+                self._staged.append(store)
+            disk = self.disks[kind] = DiskTier(DISK, store, self._counts, self.loaded, self._window)
+        return disk
 
 
-def tier_of(saved: SavedTensor) -> HoldingTier:
+def tier_of(saved: SavedTensor) -> DiskTier | HostTier:
     """Return the tier that a saved tensor moved to."""
     assert saved.tier is not None, "bytes that are not in memory are in a tier"
     return saved.tier
-
-
-def _copies(kind: str) -> Copies:
-    return HostCopies() if kind == "cpu" else DeviceCopies(devices.of(kind))

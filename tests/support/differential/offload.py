@@ -83,8 +83,8 @@ def outcome(forward: Forward, seed: int, offload: fastio.Offload | None, setting
                 return _gradients(outputs, leaves, settings.order)
         where = "backward"
         if offload is not None and settings.written:
-            for tier in offload._tiers:
-                tier.drain()
+            for disk in offload._tiers.disks.values():
+                disk.drain()
         return _gradients(outputs, leaves, settings.order)
     except Exception as error:
         return f"{type(error).__name__} in {where}"

@@ -1,4 +1,4 @@
-"""Tests the host memory store and the staged store: any order of operations, late copies, failures, leaks."""
+"""Tests the staged store: any order of operations, late copies, failures, leaks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from fastio.errors import FastIOError, RefusedError, TransferError
 from fastio.offload.stores.arena import ArenaFullError
 from fastio.offload.stores.block_store import BlockStore
-from fastio.offload.stores.copies import HostCopies
-from fastio.offload.stores.host_store import HostStore
 from fastio.offload.stores.slab import Slab
 from fastio.offload.stores.staged_store import StagedStore
-from late_copies import LateCopies
+from late_copies import HostCopies, LateCopies
 from slow_store import SlowStore
 
 PAGE = 4096
@@ -194,14 +192,6 @@ class Model(RuleBasedStateMachine):
         record.reads.clear()
 
 
-class HostModel(Model):
-    def make(self, seed: int) -> None:
-        self.store = HostStore(3 * SLAB, self.copies)
-
-    def check_empty(self) -> None:
-        assert self.store.room(3 * SLAB)
-
-
 class StagedModel(Model):
     def make(self, seed: int) -> None:
         def failing(calls: int) -> list[int]:
@@ -218,18 +208,17 @@ class StagedModel(Model):
         assert self.below.update() == 0
 
 
-TestHostStore = HostModel.TestCase
 TestStagedStore = StagedModel.TestCase
-TestHostStore.settings = TestStagedStore.settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
+TestStagedStore.settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
 
 
 # Single properties
 
 
-@pytest.fixture(params=["host", "late host", "staged", "late staged"])
+@pytest.fixture(params=["staged", "late staged"])
 def store(request: pytest.FixtureRequest) -> Any:
     copies = LateCopies(1) if "late" in request.param else HostCopies()
-    return HostStore(1 << 20, copies) if "host" in request.param else StagedStore(SlowStore(), copies, SLAB)
+    return StagedStore(SlowStore(), copies, SLAB)
 
 
 def test_blobs_of_any_size_come_back_whole(store: Any) -> None:
@@ -262,78 +251,45 @@ def test_memory_is_allocated_at_first_use_and_freed_on_close() -> None:
 
     slab = 1 << 32  # only written pages take memory
     before = mapped()
-    for made in (HostStore(slab, HostCopies()), StagedStore(SlowStore(), HostCopies(), slab)):
-        assert mapped() < before + slab // 2
-        write(made, 0, blob(PAGE, 0))
-        assert mapped() >= before + slab
-        made.close()
-        assert mapped() < before + slab // 2
+    made = StagedStore(SlowStore(), HostCopies(), slab)
+    assert mapped() < before + slab // 2
+    write(made, 0, blob(PAGE, 0))
+    assert mapped() >= before + slab
+    made.close()
+    assert mapped() < before + slab // 2
 
 
 def test_failed_allocation_raises_refused_error_and_leaves_nothing() -> None:
-    for made in (HostStore(1 << 60, HostCopies()), StagedStore(SlowStore(), HostCopies(), 1 << 60)):
-        with pytest.raises(RefusedError, match="staging memory"):
-            write(made, 0, blob(PAGE, 0))
-        assert 0 not in made
-        assert made.used == 0
-        made.close()
+    made = StagedStore(SlowStore(), HostCopies(), 1 << 60)
+    with pytest.raises(RefusedError, match="staging memory"):
+        write(made, 0, blob(PAGE, 0))
+    assert 0 not in made
+    assert made.used == 0
+    made.close()
 
 
 def test_blob_can_be_freed_and_rewritten_with_pending_copies() -> None:
     copies = LateCopies(1, lag=1000)
     below = SlowStore(lag=1000)
-    for store in (HostStore(1 << 20, copies), StagedStore(below, copies, SLAB)):
-        first, second, third = (blob(PAGE, seed) for seed in range(3))
-        write(store, 0, first)
-        store.free(0)
-        write(store, 0, second)
-        store.wait(0)
-        came = torch.zeros(PAGE, dtype=torch.uint8)
-        store.read(0, came.data_ptr(), PAGE)
-        while below.update():
-            pass
-        store.update()  # being read back
-        store.free(0)
-        came.fill_(7)
-        write(store, 0, third)
-        assert torch.equal(fetch(store, 0, PAGE), third)
-        copies.finish()
-        assert bool((came == 7).all())
-        store.free(0)
-        assert store.used == 0
-        store.close()
-
-
-# Host memory
-
-
-def test_full_host_store_raises_enospc_and_keeps_working() -> None:
-    store = HostStore(4 * PAGE, HostCopies())
-    blobs = [blob(PAGE, index) for index in range(4)]
-    for index, data in enumerate(blobs):
-        assert store.room(PAGE)
-        write(store, index, data)
-    assert not store.room(1)
-    with pytest.raises(TransferError, match=r"index 9, 5 bytes, into host memory of 16384 bytes") as caught:
-        write(store, 9, blob(5, 0))
-    assert caught.value.errno == errno.ENOSPC
-    assert (store.used, store.nbytes) == (4 * PAGE, 4 * PAGE)
-    store.free(1)
-    write(store, 9, blobs[1])
-    for index, data in ((0, blobs[0]), (2, blobs[2]), (3, blobs[3]), (9, blobs[1])):
-        assert torch.equal(fetch(store, index, PAGE), data)
-    store.close()
-
-
-def test_block_is_not_reused_while_its_write_is_pending() -> None:
-    store = HostStore(PAGE, LateCopies(0, lag=1000))
-    first, second = blob(PAGE, 1), blob(PAGE, 2)
+    store = StagedStore(below, copies, SLAB)
+    first, second, third = (blob(PAGE, seed) for seed in range(3))
     write(store, 0, first)
     store.free(0)
-    assert store.used == PAGE
-    write(store, 1, second)  # waits for the first copy: there is only one block
-    first.fill_(0)
-    assert torch.equal(fetch(store, 1, PAGE), second)
+    write(store, 0, second)
+    store.wait(0)
+    came = torch.zeros(PAGE, dtype=torch.uint8)
+    store.read(0, came.data_ptr(), PAGE)
+    while below.update():
+        pass
+    store.update()  # being read back
+    store.free(0)
+    came.fill_(7)
+    write(store, 0, third)
+    assert torch.equal(fetch(store, 0, PAGE), third)
+    copies.finish()
+    assert bool((came == 7).all())
+    store.free(0)
+    assert store.used == 0
     store.close()
 
 

@@ -1,0 +1,125 @@
+"""Copies between saved tensors and host memory: at once from the CPU, else on side streams of the device."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from typing import Any
+
+import torch
+
+from fastio.devices import Accelerator, Event, Stream, copy_errors, refused_copy
+from fastio.errors import FastIOError
+from fastio.memory.raw_memory import host_bytes
+from fastio.offload.autograd.buffer import Buffer, flat_bytes
+from fastio.offload.autograd.saved_tensor import SavedTensor
+
+
+class CpuCopies:
+    """Copies that have ended when the call returns; the GIL is released meanwhile. Host memory is given by address.
+
+    Raises RefusedError if a copy is refused, or has failed.
+    """
+
+    def out(self, saved: SavedTensor, host: int) -> Event | None:
+        """Begin to copy a saved tensor's bytes to host memory; return what follows the copy, None if it has ended."""
+        ctypes.memmove(host, saved.address, saved.stored_nbytes)
+        return None
+
+    def back(self, saved: SavedTensor, buffer: Buffer, host: int) -> Event | None:
+        """Begin to copy to a buffer, just allocated on the current stream. Sets the saved tensor's ``home``."""
+        ctypes.memmove(buffer.address, host, saved.stored_nbytes)
+        return None
+
+    def is_over(self, event: Event | None, wait: bool) -> bool:
+        """Return whether a copy has ended, with or without an error; wait for that if ``wait``."""
+        return True
+
+    def wait(self, event: Event | None) -> None:
+        """Wait for a copy. Raises its error."""
+
+    def synchronize(self) -> None:
+        """Wait for all copies."""
+
+
+class StreamCopies(CpuCopies):
+    """Copies on a side stream for each device and direction. The host never waits for them."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+        self._module: Any = accelerator.module
+        self._streams: dict[tuple[torch.device, bool], Stream] = {}
+        self._copies = 0  # out, that were issued
+        self._waited: dict[torch.device, int] = {}  # the latest copy out that the stream of the copies back follows
+
+    def out(self, saved: SavedTensor, host: int) -> Event:
+        """See :class:`CpuCopies`."""
+        nbytes = saved.stored_nbytes
+        try:
+            source = saved.payload
+            if source is None:
+                assert saved.live is not None, "a saved tensor is moved out once"
+                source = flat_bytes(saved.live, saved.span.start, nbytes)
+            stream = self._stream(saved.device, out=True)
+            stream.wait_stream(saved.stream)
+            self._copies += 1
+            saved.copied_number = self._copies
+            return self._copy(host_bytes(host, nbytes), source, stream)
+        except RuntimeError as error:
+            raise refused_copy(error) from error
+
+    def back(self, saved: SavedTensor, buffer: Buffer, host: int) -> Event:
+        """See :class:`CpuCopies`."""
+        nbytes = saved.stored_nbytes
+        try:
+            stream = self._stream(saved.device, out=False)
+            saved.home = self._accelerator.current_stream(saved.device)
+            stream.wait_stream(saved.home)
+            if saved.copied_number > self._waited.get(saved.device, 0):  # copies out are in order, too
+                stream.wait_event(saved.copied)
+                self._waited[saved.device] = saved.copied_number
+            return self._copy(buffer.bytes(nbytes), host_bytes(host, nbytes), stream)
+        except RuntimeError as error:
+            raise refused_copy(error) from error
+
+    def is_over(self, event: Event | None, wait: bool) -> bool:
+        """See :class:`CpuCopies`."""
+        try:
+            if wait:
+                self.wait(event)
+            return event is None or bool(event.query())
+        except (FastIOError, RuntimeError):  # of torch, or of the copy
+            return True
+
+    def wait(self, event: Event | None) -> None:
+        """See :class:`CpuCopies`."""
+        with copy_errors():
+            if event is not None:
+                event.synchronize()
+
+    def synchronize(self) -> None:
+        """See :class:`CpuCopies`."""
+        with contextlib.suppress(FastIOError), copy_errors():
+            for stream in self._streams.values():
+                stream.synchronize()
+
+    def _stream(self, device: torch.device, out: bool) -> Stream:
+        stream = self._streams.get((device, out))
+        if stream is None:
+            stream = self._streams[device, out] = self._accelerator.new_stream(device)
+        return stream
+
+    def _copy(self, destination: torch.Tensor, source: torch.Tensor, stream: Stream) -> Event:
+        module = self._module
+        device = stream.device
+        if module.current_device() != device.index:
+            with self._accelerator.under(stream):
+                destination.copy_(source, non_blocking=True)
+        else:  # as `under`, without its lookups
+            before = module.current_stream(device)
+            module.set_stream(stream)
+            try:
+                destination.copy_(source, non_blocking=True)
+            finally:
+                module.set_stream(before)
+        return stream.record_event()

@@ -1,0 +1,141 @@
+"""The tier in host memory: the device keeps the order of its copies, blocks are used again, failures are reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fastio
+import simulated
+from fastio.errors import RefusedError
+from fastio.offload.stores.host_copies import CpuCopies
+from fastio.offload.stores.tiers import ActivationLostError
+
+LAYERS, NBYTES = 8, 64 << 10
+
+
+def loss(x: torch.Tensor) -> torch.Tensor:
+    y = x
+    for _ in range(LAYERS):
+        y = y.sin()
+    return y.square().sum()
+
+
+def gradient(x: torch.Tensor, offload: fastio.Offload | None = None) -> torch.Tensor:
+    x.grad = None
+    if offload is None:
+        loss(x).backward()
+    else:
+        with offload:
+            total = loss(x)
+        total.backward()
+    assert x.grad is not None
+    return x.grad
+
+
+def made(folder: Path, **settings: Any) -> fastio.Offload:
+    return fastio.Offload(
+        store=folder, **{"policy": "all", "codec": "none", "budget": 0, "host_budget": "16MiB", **settings}
+    )
+
+
+@pytest.mark.simulated
+@pytest.mark.parametrize("budget", [2 * NBYTES, 4 * NBYTES])
+def test_host_waits_for_no_copy(tmp_path: Path, budget: int) -> None:
+    """In the modelled time a host that waits for a copy issues what follows after it."""
+    copy_s = 0.02
+    simulated.configure_execution("never")
+    simulated.configure_time(True, call_seconds=1e-5)
+    simulated.configure(copy_bandwidth=NBYTES / copy_s)
+    x = torch.randn(NBYTES // 4).to("simulated").requires_grad_()
+    plain = gradient(x).cpu()
+    offload = made(tmp_path, budget=budget)
+    for _ in range(4):  # three passes of these are profiled
+        assert torch.equal(gradient(x, offload).cpu(), plain)
+    before = len(simulated.trace())
+    found = gradient(x, offload)
+    torch.simulated.synchronize()
+    works = simulated.trace()[before:]
+    issued = [work.issued for work in works]
+    ended = [work.ended for work in works if work.engine != "compute"]
+    assert max(issued) - min(issued) < copy_s
+    assert max(ended) - min(issued) > LAYERS * copy_s
+    assert torch.equal(found.cpu(), plain)
+    assert offload.report().traffic["host"].reads > 0
+    assert offload.saved_tensors_alive == 0
+    offload.close()
+
+
+def test_full_host_memory_leaves_the_rest_to_the_disk_and_is_used_again(tmp_path: Path) -> None:
+    offload = made(tmp_path, host_budget=3 * NBYTES)
+    for rows in (1, 2, 1, 4):  # of other sizes: blocks are joined and cut
+        x = torch.randn(rows * NBYTES // 8).requires_grad_()
+        plain = gradient(x).clone()
+        before = {name: one.writes for name, one in offload.counts.traffic.items()}
+        assert torch.equal(gradient(x, offload), plain)
+        wrote = {name: one.writes - before.get(name, 0) for name, one in offload.counts.traffic.items()}
+        assert wrote["host"] == 6 // rows
+    offload.close()
+
+
+def test_refused_copy_keeps_the_tensors_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: Any) -> None:
+        raise RefusedError("no copy now")
+
+    x = torch.randn(NBYTES // 4).requires_grad_()
+    plain = gradient(x).clone()
+    offload = made(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(CpuCopies, "out", refuse)
+        with pytest.warns(RuntimeWarning, match=r"stay in memory.*no copy now"):
+            found = gradient(x, offload)
+    assert torch.equal(found, plain)
+    assert offload.counts.refused == 1
+    assert torch.equal(gradient(x, offload), plain)
+    assert offload.counts.reads > 0
+    offload.close()
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_failed_read_is_tried_again_once(tmp_path: Path, failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    back = CpuCopies.back
+    left = [failures]
+
+    def fail(*given: Any) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise RefusedError("no copy now")
+        back(*given)
+
+    x = torch.randn(NBYTES // 4).requires_grad_()
+    plain = gradient(x).clone()
+    offload = made(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(CpuCopies, "back", fail)
+        if failures == 1:
+            assert torch.equal(gradient(x, offload), plain)
+            offload.check()
+        else:
+            with pytest.raises(ActivationLostError, match="no copy now; the first try said: no copy now"):
+                gradient(x, offload)
+            with pytest.raises(ActivationLostError, match="earlier backward pass failed"):
+                offload.check()
+    assert offload.counts.retried == 1
+    assert offload.saved_tensors_alive == 0
+    offload.close()
+
+
+def test_memory_of_released_graphs_is_used_again(tmp_path: Path) -> None:
+    x = torch.randn(NBYTES // 4).requires_grad_()
+    plain = gradient(x).clone()
+    offload = made(tmp_path, host_budget=(LAYERS + 2) * NBYTES)
+    for turn in range(4):
+        with offload:
+            loss(x)  # dropped
+        assert offload.saved_tensors_alive == 0
+        assert torch.equal(gradient(x, offload), plain)
+        assert "disk" not in offload.counts.traffic or not offload.counts.traffic["disk"].writes, turn
+    offload.close()
