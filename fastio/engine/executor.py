@@ -5,16 +5,23 @@ Every save, load, checkpoint, DCP and feature-map transfer goes through :func:`e
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 from fastio._native import Control
 from fastio.engine.plan import TransferPlan
-from fastio.engine.transport_errors import call_transport
-from fastio.errors import FastIOError, RefusedError, ToolUnavailableError, TransferError
+from fastio.errors import CorruptFileError, FastIOError, RefusedError, ToolUnavailableError, TransferError
 from fastio.results import SaveResult, Transfer
+from fastio.transports import registry
 from fastio.transports.transport import SAVE, ReadRequest, TransportResult, WriteRequest
+
+# Errors of the disk, the filesystem or the file: every tool would meet them.
+_FAILS_WITH_EVERY_TOOL = frozenset({
+    errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.ENODEV, errno.ENXIO, errno.ESTALE,
+    errno.EBADMSG, errno.EUCLEAN, errno.ENODATA, errno.EREMOTEIO, errno.EILSEQ, errno.ETIMEDOUT, errno.ENOLINK,
+})  # fmt: skip
 
 _Done = TypeVar("_Done")
 _Value = TypeVar("_Value")
@@ -137,3 +144,30 @@ def execute(
     execution = Execution(plan, control, tools, asks)
     outcome = work(execution)
     return execution.report(outcome, started), outcome.value
+
+
+def call_transport(tool: str, request: ReadRequest | WriteRequest) -> TransportResult:
+    """Have the transport of a tool do a request, and check what it returns.
+
+    TransferError and CorruptFileError: every tool would fail with them. All else that a transport raises, or returns
+    instead of a :class:`fastio.transports.transport.TransportResult`, becomes a RefusedError with that as its
+    ``__cause__``, or stays the ToolUnavailableError that it was.
+    """
+    transport = registry.get(tool)
+    try:
+        moved = transport.write(request) if isinstance(request, WriteRequest) else transport.read(request)
+    except (RefusedError, ToolUnavailableError, CorruptFileError):
+        raise
+    except TransferError as error:
+        if error.errno in _FAILS_WITH_EVERY_TOOL:
+            raise
+        raise RefusedError(str(error)) from error
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FAILS_WITH_EVERY_TOOL:
+            raise TransferError(error.errno, "a system call of the tool", request.path) from error
+        raise RefusedError(f"{type(error).__name__}: {error}") from error
+    if not isinstance(moved, TransportResult):
+        raise RefusedError(f"it gave {moved!r}, expected a fastio.transports.transport.TransportResult")
+    if moved.checksums is not None and len(moved.checksums) != len(request.extents):
+        raise RefusedError(f"it gave {len(moved.checksums)} checksums of {len(request.extents)} extents")
+    return moved

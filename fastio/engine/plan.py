@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fastio.dicts import Context, Policy
-from fastio.engine import candidates
+from fastio.dicts.context import load_context, save_context
 from fastio.formats.layout import Layout
 from fastio.formats.source import Source
 from fastio.transports.transport import SAVE
@@ -87,9 +87,9 @@ class TransferPlan(NamedTuple):
     def context(self) -> Context:
         """The key of the dictionaries."""
         if self.kind == SAVE:
-            return candidates.save_context(self.file_format, self.device, self.durable, self.nbytes, self.storages)
+            return save_context(self.file_format, self.device, self.durable, self.nbytes, self.storages)
         form = self.known_as or self.file_format
-        return candidates.load_context(form, self.device, self.resident, self.nbytes, self.storages)
+        return load_context(form, self.device, self.resident, self.nbytes, self.storages)
 
 
 class TorchLoad(NamedTuple):

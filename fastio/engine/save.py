@@ -17,12 +17,11 @@ from fastio._native import Control
 from fastio.engine import checksum_repair, checksums, header_digests, sequential_write
 from fastio.engine.background_job import Progress, under_way
 from fastio.engine.contiguous_chunks import Packed, write_packed
-from fastio.engine.executor import Execution, Outcome, execute
+from fastio.engine.executor import Execution, Outcome, call_transport, execute
 from fastio.engine.plan import FileSave, InPlaceSave, SavePlan, SaveRequest, TorchSave
 from fastio.engine.progress import tell_end
 from fastio.engine.save_plan import plan_layout, plan_save
 from fastio.engine.torch_save import fill_by_torch, save_by_torch, write_by_torch
-from fastio.engine.transport_errors import call_transport
 from fastio.errors import TransferError
 from fastio.files.atomic_file import AtomicFile
 from fastio.formats.detect import PT, SAFETENSORS

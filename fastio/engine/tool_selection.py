@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -12,7 +12,6 @@ import torch
 from fastio import dicts
 from fastio.devices import identity
 from fastio.dicts.policy import AUTO
-from fastio.engine import candidates as plan
 from fastio.engine.plan import TransferPlan
 from fastio.errors import ToolUnavailableError
 from fastio.formats.detect import PT
@@ -79,8 +78,24 @@ def _able(
     tools = registry.at_hand(devices, kind, file_format)
     can = {tool.name: tool.transport.capabilities for tool in tools if tool.transport is not None}
     missing = tuple(f"{tool.name}: {tool.reason}" for tool in tools if tool.transport is None)
-    names = plan.candidates(can, kind, file_format, devices)
+    names = candidates(can, kind, file_format, devices)
     return tuple(name for name in names if _meets(can[name], kind, file_format, devices, need)), missing
+
+
+def candidates(
+    tools: Mapping[str, Capabilities], operation: str, file_format: str, devices: frozenset[str]
+) -> tuple[str, ...]:
+    """The tools that a dictionary may choose from, those that take least CPU by what they declare first.
+
+    Which is: no copy through the page cache, then no pass of its own over the bytes for checksums, last a library's own
+    save and load. A dictionary uses the first of those that are equal in time.
+    """
+    passes = {
+        name: (not can.direct, not can.checksums, bool(can.whole))
+        for name, can in tools.items()
+        if can.automatic and can.can(operation, file_format, devices)
+    }
+    return tuple(sorted(passes, key=passes.__getitem__))
 
 
 def _meets(can: Capabilities, kind: str, file_format: str, devices: frozenset[str], need: Need) -> bool:
@@ -88,7 +103,7 @@ def _meets(can: Capabilities, kind: str, file_format: str, devices: frozenset[st
         return True
     if need == "own":
         return file_format not in can.whole
-    moves_extents = plan.can(can, kind, PT, devices) and PT not in can.whole
+    moves_extents = can.can(kind, PT, devices) and PT not in can.whole
     return moves_extents and (can.checksums or not devices <= _CPU) and (need == "extents" or can.rows)
 
 
@@ -121,7 +136,7 @@ def require(tool: str, op: str, file_format: str, devices: frozenset[str]) -> No
     if not can.operations:
         cure = f"activations go to a namespace by fastio.Offload(store='{tool}:...')"
         raise ToolUnavailableError(tool, "it moves no files, only what autograd saves", cure)
-    if not plan.can(can, op, file_format, devices):
+    if not can.can(op, file_format, devices):
         formats = "every format" if can.formats is None else ", ".join(sorted(can.formats))
         raise ToolUnavailableError(
             tool,

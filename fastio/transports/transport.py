@@ -160,6 +160,15 @@ class Capabilities(NamedTuple):
     direct: bool = False
     rows: bool = False
 
+    def can(self, operation: str, file_format: str, devices: frozenset[str]) -> bool:
+        """Whether it can do ``operation`` for a file of ``file_format`` and memory on all of ``devices``."""
+        return (
+            operation in self.operations
+            and (self.formats is None or file_format in self.formats)
+            and (devices | {"cpu"}) - self.devices <= {"cpu"}
+            and (bool(devices - {"cpu"}) or "cpu" in self.devices)
+        )
+
 
 @runtime_checkable
 class Transport(Protocol):
