@@ -75,7 +75,7 @@ def save(
         torch_save_arguments["pickle_module"] = cloning(torch_save_arguments.get("pickle_module") or pickle)
     with shown(progress, f"saving {os.path.basename(name)}") as told, translate_open_limit("save", name):
         request = SaveRequest(obj, name, file_format, policy, bool(durable), torch_save_arguments)
-        result = save_file(request, told) if is_path(f) else file_objects.save_stream(request, f, told)
+        result = save_file(request, told, None if is_path(f) else f)
     publish(result)
     return result
 

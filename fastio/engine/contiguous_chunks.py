@@ -1,4 +1,7 @@
-"""Writes tensors that are not contiguous: copied to contiguous chunks, one at a time, so no second copy is made."""
+"""The bytes of a layout's parts in host memory, a chunk at a time: no second copy of a tensor is made.
+
+A tensor that is not contiguous is copied to contiguous chunks, which are written through the page cache.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,36 @@ from typing import NamedTuple
 
 import torch
 
-from fastio._native import Control, crc32_at
+from fastio._native import Control, crc32
 from fastio.errors import RefusedError
 from fastio.files.full_write import write_all
 from fastio.formats.layout import NonContiguousTensor
-from fastio.memory.raw_memory import view
+from fastio.memory.raw_memory import storage_bytes, view
+from fastio.transports.transport import Extent
 
-_PIECE = 8 << 20  # bytes; two pieces are in memory at a time
+Part = Extent | NonContiguousTensor
+
+_PIECE = 8 << 20  # bytes; two pieces are in memory at a time, and a file object may copy what it is given
+
+
+def host_pieces(part: Part) -> Iterator[memoryview]:
+    """The bytes of a part as the file has them, in order. A piece is valid until the next one.
+
+    A piece of host memory is that memory itself, which another thread may change.
+    """
+    if isinstance(part, NonContiguousTensor):
+        for chunk in packed(part.tensor):
+            yield view(chunk.data_ptr(), chunk.nbytes).toreadonly()
+        return
+    for start in range(0, part.nbytes, _PIECE):
+        nbytes = min(_PIECE, part.nbytes - start)
+        if part.device == "cpu":
+            yield view(part.address + start, nbytes).toreadonly()
+        else:
+            storage: torch.UntypedStorage = part.owner
+            at = part.address - storage.data_ptr() + start
+            copy = storage_bytes(storage)[at : at + nbytes].cpu()
+            yield view(copy.data_ptr(), nbytes).toreadonly()
 
 
 def packed(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -50,16 +76,16 @@ def write_packed(tensors: Sequence[NonContiguousTensor], path: str, fd: int, con
     TransferError if the system refuses, RefusedError if the transfer is cancelled.
     """
     checksums: dict[int, int] = {}
-    for offset, _, tensor in tensors:
-        at, checksum = offset, 0
-        for piece in packed(tensor):
+    for tensor in tensors:
+        at, checksum = tensor.offset, 0
+        for piece in host_pieces(tensor):
             if control.cancelled:
                 raise RefusedError(f"{path}: the transfer was cancelled")
-            checksum = crc32_at(piece.data_ptr(), piece.nbytes, checksum)
-            write_all(path, fd, view(piece.data_ptr(), piece.nbytes), at)
-            at += piece.nbytes
-            control.advance(piece.nbytes)
-        checksums[offset] = checksum
+            checksum = crc32(piece, checksum)
+            write_all(path, fd, piece, at)
+            at += len(piece)
+            control.advance(len(piece))
+        checksums[tensor.offset] = checksum
     if not tensors:
         return Packed(checksums, ())
     nbytes = sum(tensor.nbytes for tensor in tensors)

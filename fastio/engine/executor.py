@@ -108,11 +108,10 @@ class Execution:
         if self._dictionary is not None and outcome.counts:
             self._dictionary.observe(self._context, plan.nbytes, tool, seconds)
         chosen = self._reason if tool == self._chosen else f"{self._chosen} could not"
-        result = SaveResult if plan.kind == SAVE else Transfer
         notes = (*plan.missing, *self.failures, *outcome.notes, *outcome.moved.notes)
-        return result(
-            plan.kind, plan.path, plan.file_format, tool, outcome.moved.route, outcome.reason or chosen, plan.nbytes,
-            seconds, plan.durable, outcome.verified, notes,
+        return result_of(
+            plan.kind, plan.path, plan.file_format, tool, outcome.moved._replace(notes=notes), outcome.reason or chosen,
+            plan.nbytes, seconds, plan.durable, outcome.verified,
         )  # fmt: skip
 
     def _no_tool_left(self, first: Exception | None) -> FastIOError:
@@ -144,6 +143,23 @@ def execute(
     execution = Execution(plan, control, tools, asks)
     outcome = work(execution)
     return execution.report(outcome, started), outcome.value
+
+
+def result_of(
+    kind: str,
+    path: str,
+    file_format: str,
+    tool: str,
+    moved: TransportResult,
+    reason: str,
+    nbytes: int,
+    seconds: float,
+    durable: bool = False,
+    verified: bool = False,
+) -> Transfer:
+    """The result of a transfer, however it was carried out."""
+    result = SaveResult if kind == SAVE else Transfer
+    return result(kind, path, file_format, tool, moved.route, reason, nbytes, seconds, durable, verified, moved.notes)
 
 
 def call_transport(tool: str, request: ReadRequest | WriteRequest) -> TransportResult:

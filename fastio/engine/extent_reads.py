@@ -88,19 +88,26 @@ def read_extents(
     is_waited_for = progress is not None or threading.current_thread() is threading.main_thread()
 
     def work(execution: Execution) -> Outcome[Sequence[int]]:
-        with under_way(lambda: fill(request, execution), control, plan.nbytes if is_waited_for else 0) as job:
-            moved = job.wait(progress)
+        moved = fill(request, execution, plan.nbytes if is_waited_for else 0, progress)
         return Outcome(moved, moved.checksums or ())
 
     return execute(plan, work, started, control)
 
 
-def fill(request: ReadRequest, execution: Execution) -> TransportResult:
-    """Have the first tool that can do it fill the memory; compute the checksums if it did not."""
-    if not request.extents:
-        return TransportResult("cached", ())
-    moved = execution.move(request)
-    if moved.checksums is not None:
-        return moved
-    values, notes = checksums.of_extents(request.extents)
-    return moved._replace(checksums=values, notes=(*moved.notes, *notes))
+def fill(request: ReadRequest, execution: Execution, nbytes: int, progress: Progress | None = None) -> TransportResult:
+    """Have the first tool that can do it fill the memory; compute the checksums if it did not.
+
+    A read of many ``nbytes`` runs on a thread of its own, which has ended when this returns or raises.
+    """
+
+    def read() -> TransportResult:
+        if not request.extents:
+            return TransportResult("cached", ())
+        moved = execution.move(request)
+        if moved.checksums is not None:
+            return moved
+        values, notes = checksums.of_extents(request.extents)
+        return moved._replace(checksums=values, notes=(*moved.notes, *notes))
+
+    with under_way(read, request.control, nbytes) as job:
+        return job.wait(progress)

@@ -1,4 +1,4 @@
-"""File objects: torch reads and writes them; the formats that torch lacks go by way of memory."""
+"""Loads from file objects: torch reads them; the formats that torch lacks go by way of memory."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from fastio import formats
-from fastio.engine import sequential_write
 from fastio.engine.background_job import Progress
+from fastio.engine.executor import result_of
 from fastio.engine.load import load_open
-from fastio.engine.plan import LoadRequest, SaveRequest
+from fastio.engine.plan import LoadRequest
 from fastio.engine.progress import tell_end
 from fastio.engine.torch_load import READ_WHOLE, call_torch
 from fastio.errors import TransferError
 from fastio.formats.detect import HEAD_BYTES, PT, detect
-from fastio.results import SaveResult, Transfer, completed
-from fastio.transports.transport import LOAD, SAVE
+from fastio.results import Transfer
+from fastio.transports.transport import LOAD, TransportResult
 
 _REASON = "f is a file object"
 _STEP = 1 << 20
@@ -35,33 +34,6 @@ def name_of(f: Any) -> str:
     if name is None:
         return "<file object>"
     return os.fsdecode(name) if isinstance(name, bytes) else str(name)
-
-
-def save_stream(request: SaveRequest, f: Any, progress: Progress | None) -> SaveResult:
-    """Write to a file object at its position, as torch.save does. Durability is its owner's."""
-    started = time.perf_counter()
-    if request.file_format == PT:
-        sequential_write.write_by_torch(request.obj, f, request.path, request.arguments)
-        nbytes, tool, verified = 0, "torch", False
-    else:
-        layout = formats.lay_out(request.file_format, request.obj, request.path, request.arguments)
-        sequential_write.write(layout, sequential_write.whole(f, request.path), request.path)
-        if callable(flush := getattr(f, "flush", None)):
-            flush()  # as torch does: what was saved can be loaded, by another process, too
-        nbytes, tool, verified = layout.payload, "memory", bool(layout.digests)
-    tell_end(progress, nbytes)
-    result = completed(
-        SaveResult,
-        SAVE,
-        request.path,
-        started,
-        format=request.file_format,
-        tool=tool,
-        route="stream",
-        reason=_REASON,
-        nbytes=nbytes,
-    )
-    return replace(result, verified=verified)
 
 
 def load_stream(request: LoadRequest, f: Any, progress: Progress | None) -> tuple[Any, Transfer]:
@@ -79,21 +51,10 @@ def load_stream(request: LoadRequest, f: Any, progress: Progress | None) -> tupl
         return obj, replace(transfer, tool="memory", route="stream", reason=_REASON)
     obj = call_torch(request, f)
     tell_end(progress, 0)
-    return obj, completed(
-        Transfer,
-        LOAD,
-        request.path,
-        started,
-        format=PT,
-        tool="torch",
-        route="stream",
-        reason=_REASON,
-        nbytes=0,
-        notes=(
-            *([READ_WHOLE] if request.keys is not None else []),
-            *(["not verified: f is a file object"] if request.verify else []),
-        ),
-    )
+    keys = [READ_WHOLE] if request.keys is not None else []
+    notes = (*keys, *(["not verified: f is a file object"] if request.verify else []))
+    moved, seconds = TransportResult("stream", notes=notes), time.perf_counter() - started
+    return obj, result_of(LOAD, request.path, PT, "torch", moved, _REASON, 0, seconds)
 
 
 def _detect(f: Any) -> str | None:

@@ -48,26 +48,52 @@ def plan_load(request: LoadRequest, fd: int, size: int, file_format: str | None)
     CorruptFileError, FormatError, UnsupportedError, TensorMissingError, TypeError, ToolUnavailableError.
     """
     if request.as_torch and file_format == SAFETENSORS:
-        request, ignored = _without_ignored(request)
-        return plan_load(request, fd, size, file_format)._replace(notes=ignored)
+        request = _without_ignored(request)
     if request.path.endswith(INDEX_SUFFIX) and head(request.path, fd, size, 1) == b"{":
         cure = "name the folder or the index in fastio.safe_open or fastio.load_model, or load a shard"
         raise FormatError(f"{request.path}: it is the index of a model in shards, and holds no tensors; {cure}")
-    why = _torch_only(request, file_format)
-    if why or file_format is None:
-        return torch_load(request, file_format, why or NO_FORMAT)
-    device, mapped = _target(request, file_format), is_mapped(request, file_format)
-    if mapped and file_format != PT and device != _CPU:
-        raise UnsupportedError(
-            f"{request.path}: mmap=True maps .{file_format} into host memory, not into that of {device}; load without "
-            "mmap"
-        )
+    if file_format is None:
+        return torch_load(request, None, NO_FORMAT)
+    return _plan_pt(request, fd, size) if file_format == PT else _plan_tensors(request, fd, size, file_format)
+
+
+def _plan_pt(request: LoadRequest, fd: int, size: int) -> LoadPlan:
+    device = _device_named_in(request)
+    mapped = _is_mapped(request, PT)
+    if why := _torch_only(request, device, mapped):
+        return torch_load(request, PT, why)
+    arguments = {name: value for name, value in request.arguments.items() if name != "pickle_module"}
     try:
         with gc_paused():
-            source = _source(request, fd, size, file_format)
+            source = pt_source.source(
+                request.path, fd, size, request.map_location, request.weights_only, request.verify, arguments,
+                request.keys,
+            )  # fmt: skip
     except NeedsTorchError as reason:
-        return torch_load(request, file_format, str(reason))
-    return MappedLoad(request, source) if mapped else plan_source(request, fd, size, source, device)
+        return torch_load(request, PT, str(reason))
+    # Without the name of a device, torch moves the storages from the CPU as it unpickles.
+    return MappedLoad(request, source) if mapped else plan_source(request, fd, size, source, device or _CPU)
+
+
+def _plan_tensors(request: LoadRequest, fd: int, size: int, file_format: str) -> LoadPlan:
+    """Plan the load of a file that holds tensors and no pickle."""
+    path = request.path
+    if file_format != SAFETENSORS and request.keys is not None:
+        why = f".{file_format} holds one, without a name" if file_format == NPY else f"not in .{file_format}"
+        raise UnsupportedError(f"{path}: keys= selects tensors by name; {why}")
+    dense_tensors.check_mode(path, file_format)
+    device = _target(request, file_format)
+    if request.mmap and device != _CPU:
+        raise UnsupportedError(
+            f"{path}: mmap=True maps .{file_format} into host memory, not into that of {device}; load without mmap"
+        )
+    if given := _given_arguments(request):
+        raise TypeError(f"{path}: .{file_format} takes none of torch.load's arguments, got {', '.join(given)}")
+    # Only .safetensors have parts that are found by name, and checksums that need not be there.
+    options = (request.keys, request.verify and not request.mmap) if file_format == SAFETENSORS else ()
+    with gc_paused():
+        source: Source = formats.module(file_format).source(path, fd, size, *options)
+    return MappedLoad(request, source) if request.mmap else plan_source(request, fd, size, source, device)
 
 
 def plan_source(request: LoadRequest, fd: int, size: int, source: Source, device: torch.device) -> LoadPlan:
@@ -101,18 +127,24 @@ def torch_load(request: LoadRequest, file_format: str | None, why: str) -> Torch
             f"{request.path}: torch reads this file by itself ({why}), into memory of its own, got "
             f"into={request.into!r}; load it without into, and call {own}() of its tensors"
         )
-    return TorchLoad(request, file_format, why)
+    return TorchLoad(request, file_format, why, _is_mapped(request, file_format))
 
 
-def device_named(where: Any) -> torch.device | None:
-    """The device of that name; None where torch has none: there may be a package registered that knows it."""
+def _device_named_in(request: LoadRequest) -> torch.device | None:
+    """The device that ``map_location`` names.
+
+    None if it is something else, or torch has none of that name: there may be a package registered that knows it.
+    """
+    where = request.map_location
+    if not isinstance(where, (str, bytes, torch.device)):
+        return None
     try:
         return torch.device(where.decode() if isinstance(where, bytes) else where)
     except (RuntimeError, UnicodeDecodeError):
         return None
 
 
-def is_mapped(request: LoadRequest, file_format: str | None) -> bool:
+def _is_mapped(request: LoadRequest, file_format: str | None) -> bool:
     """Whether the load maps the file: as the call says, else, of what torch loads, as torch's setting says."""
     by_setting = request.mmap is None and file_format in (PT, None) and _config_mmap()
     return bool(request.mmap) or by_setting
@@ -123,40 +155,30 @@ def _given_arguments(request: LoadRequest) -> list[str]:
     return [name for name, value in request.arguments.items() if value is not None]
 
 
-def _without_ignored(request: LoadRequest) -> tuple[LoadRequest, tuple[str, ...]]:
-    """A load of safetensors without what torch.load ignores for them, and notes of it."""
+def _without_ignored(request: LoadRequest) -> LoadRequest:
+    """A load of safetensors without what torch.load ignores for them, and with a note of it."""
     ignored = [*(["mmap"] if request.mmap else []), *_given_arguments(request)]
-    plain = request._replace(mmap=None, arguments={}, as_torch=False)
-    return plain, ((f"torch.load ignores {', '.join(ignored)} for safetensors",) if ignored else ())
+    notes = (f"torch.load ignores {', '.join(ignored)} for safetensors",) if ignored else ()
+    return request._replace(mmap=None, arguments={}, as_torch=False, notes=notes)
 
 
-def _torch_only(request: LoadRequest, file_format: str | None) -> str:
-    """Why this load is torch's own; empty if it is not."""
-    if file_format is None:
-        return NO_FORMAT
-    if file_format != PT:
-        if file_format != SAFETENSORS and request.keys is not None:
-            why = f".{file_format} holds one, without a name" if file_format == NPY else f"not in .{file_format}"
-            raise UnsupportedError(f"{request.path}: keys= selects tensors by name; {why}")
-        dense_tensors.check_mode(request.path, file_format)
-        return ""
-    if is_mapped(request, file_format) and _maps_shared():
+def _torch_only(request: LoadRequest, device: torch.device | None, mapped: bool) -> str:
+    """Why this load of a ``.pt`` is torch's own; empty if it is not. ``device`` is the one that the request names."""
+    if mapped and _maps_shared():
         return "torch.serialization.set_default_mmap_options(MAP_SHARED): changes of the tensors reach the file"
     if request.arguments.get("pickle_module") is not None:
         return "a pickle module was given"
-    if torch_probe.unsupported_reason():
-        return torch_probe.unsupported_reason()
+    if why := torch_probe.unsupported_reason():
+        return why
     if any(name in os.environ for name in _TORCH_DECIDES):
         return "an environment variable of torch's decides about weights_only"
     serialization: Any = torch.serialization
     if serialization._serialization_tls.skip_data:
         return "the call is inside skip_data()"
-    where = request.map_location
-    device = device_named(where) if isinstance(where, (str, bytes, torch.device)) else None
     if torch._guards.detect_fake_mode(None) is not None or (device is not None and device.type == "meta"):
         return "only shapes are wanted (fake or meta tensors)"
-    if device is None and isinstance(where, (str, bytes)):
-        return f"map_location={where!r} is no device: what was registered with torch decides"
+    if device is None and isinstance(request.map_location, (str, bytes)):
+        return f"map_location={request.map_location!r} is no device: what was registered with torch decides"
     return ""
 
 
@@ -173,37 +195,21 @@ def _config_mmap() -> bool:
 
 
 def _target(request: LoadRequest, file_format: str) -> torch.device:
-    """The device that storages are loaded onto: the CPU where torch moves them from there as it unpickles."""
-    path, where = request.path, request.map_location
-    if isinstance(where, (str, bytes, torch.device)):
-        device = device_named(where)
-        if device is None:
-            raise UnsupportedError(f"{path}: torch has no device {where!r}; load with map_location='cpu'")
-        if file_format != PT and not is_filled(device.type, file_format):
-            raise UnsupportedError(
-                f"{path}: no tool here fills memory on {device} with .{file_format} (fastio.tools() says why); "
-                "load with map_location='cpu' (of load_file: device='cpu'), and move the tensors by .to()"
-            )
-        return device
-    if where is not None and file_format != PT:
+    """The device that tensors of a file without a pickle are loaded onto."""
+    path, where, device = request.path, request.map_location, _device_named_in(request)
+    if where is None:
+        return _CPU
+    if device is None and isinstance(where, (str, bytes)):
+        raise UnsupportedError(f"{path}: torch has no device {where!r}; load with map_location='cpu'")
+    if device is None:
         kind = "a dict" if isinstance(where, dict) else "a function" if callable(where) else f"the {where!r}"
         raise UnsupportedError(f"{path}: map_location as {kind} is for .pt files; name a device for .{file_format}")
-    return _CPU
-
-
-def _source(request: LoadRequest, fd: int, size: int, file_format: str) -> Source:
-    if file_format == PT:
-        arguments = {name: value for name, value in request.arguments.items() if name != "pickle_module"}
-        return pt_source.source(
-            request.path, fd, size, request.map_location, request.weights_only, request.verify, arguments, request.keys
+    if not is_filled(device.type, file_format):
+        raise UnsupportedError(
+            f"{path}: no tool here fills memory on {device} with .{file_format} (fastio.tools() says why); "
+            "load with map_location='cpu' (of load_file: device='cpu'), and move the tensors by .to()"
         )
-    given = _given_arguments(request)
-    if given:
-        raise TypeError(f"{request.path}: .{file_format} takes none of torch.load's arguments, got {', '.join(given)}")
-    # Only .safetensors have parts that are found by name, and checksums that need not be there.
-    options = (request.keys, request.verify and not request.mmap) if file_format == SAFETENSORS else ()
-    source: Source = formats.module(file_format).source(request.path, fd, size, *options)
-    return source
+    return device
 
 
 def into_memory(request: LoadRequest, into: str | None) -> LoadRequest:
@@ -216,11 +222,11 @@ def into_memory(request: LoadRequest, into: str | None) -> LoadRequest:
         return request
     if into not in (PINNED, SHARED):
         raise ValueError(f"into={into!r}: expected {PINNED!r}, {SHARED!r} or None")
-    where = "cpu" if request.map_location is None else request.map_location
-    device = device_named(where) if isinstance(where, (str, bytes, torch.device)) else None
+    device = _CPU if request.map_location is None else _device_named_in(request)
     if device is None or device.type != "cpu":
         raise UnsupportedError(
-            f"{request.path}: into={into!r} is host memory, got map_location={where!r}; leave one of them out"
+            f"{request.path}: into={into!r} is host memory, got map_location={request.map_location!r}; leave one of "
+            "them out"
         )
     if request.mmap:
         raise UnsupportedError(f"{request.path}: mmap=True maps the file, and into={into!r} copies it; leave one out")

@@ -28,7 +28,7 @@ class LoadRequest(NamedTuple):
 
     ``as_torch``: what torch.load ignores is ignored, not refused. ``by_default``: the caller left ``weights_only`` to
     torch.load, whose environment variables decide then. ``keys``: the entries that are wanted; None for all. ``into``:
-    the kind of host memory, see :class:`fastio.memory.load_buffers.LoadBuffers`.
+    the kind of host memory, see :class:`fastio.memory.load_buffers.LoadBuffers`. ``notes`` are for the result.
     """
 
     path: str
@@ -42,6 +42,7 @@ class LoadRequest(NamedTuple):
     by_default: bool = False
     keys: tuple[str, ...] | None = None
     into: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 class SaveRequest(NamedTuple):
@@ -93,12 +94,12 @@ class TransferPlan(NamedTuple):
 
 
 class TorchLoad(NamedTuple):
-    """torch.load reads the file, ``why`` says for what reason. ``notes`` are for the result."""
+    """torch.load reads the file, or maps it if it is ``mapped``; ``why`` says for what reason."""
 
     request: LoadRequest
     file_format: str | None
     why: str
-    notes: tuple[str, ...] = ()
+    mapped: bool
 
 
 class MappedLoad(NamedTuple):
@@ -106,7 +107,6 @@ class MappedLoad(NamedTuple):
 
     request: LoadRequest
     source: Source
-    notes: tuple[str, ...] = ()
 
 
 class FileLoad(NamedTuple):
@@ -121,7 +121,6 @@ class FileLoad(NamedTuple):
     device: torch.device
     verified: bool
     transfer: TransferPlan
-    notes: tuple[str, ...] = ()
 
 
 LoadPlan = TorchLoad | MappedLoad | FileLoad
@@ -135,14 +134,15 @@ class TorchSave(NamedTuple):
 
 
 class InPlaceSave(NamedTuple):
-    """What is at the path cannot be replaced (a device, a pipe), and is written to; ``why`` says so.
+    """A file object is written to, at its position; or what is at the path and cannot be replaced (a device, a pipe).
 
-    ``layout`` is the file's; None where torch.save writes.
+    ``why`` says which. ``layout`` is the file's; None where torch.save writes. ``file`` is the file object, if any.
     """
 
     request: SaveRequest
     why: str
     layout: Layout | None
+    file: Any = None
 
 
 class FileSave(NamedTuple):

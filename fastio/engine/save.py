@@ -7,7 +7,6 @@ import io
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -17,16 +16,17 @@ from fastio._native import Control
 from fastio.engine import checksum_repair, checksums, header_digests, sequential_write
 from fastio.engine.background_job import Progress, under_way
 from fastio.engine.contiguous_chunks import Packed, write_packed
-from fastio.engine.executor import Execution, Outcome, call_transport, execute
+from fastio.engine.executor import Execution, Outcome, call_transport, execute, result_of
 from fastio.engine.plan import FileSave, InPlaceSave, SavePlan, SaveRequest, TorchSave
 from fastio.engine.progress import tell_end
 from fastio.engine.save_plan import plan_layout, plan_save
-from fastio.engine.torch_save import fill_by_torch, save_by_torch, write_by_torch
+from fastio.engine.torch_save import fill_by_torch, save_by_torch, write_by_torch, write_to_object
 from fastio.errors import TransferError
 from fastio.files.atomic_file import AtomicFile
 from fastio.formats.detect import PT, SAFETENSORS
 from fastio.formats.layout import Layout
-from fastio.results import SaveResult, completed
+from fastio.formats.safetensors import sidecar
+from fastio.results import SaveResult, Transfer
 from fastio.transports import registry
 from fastio.transports.transport import SAVE, TransportResult, WriteRequest
 
@@ -48,21 +48,25 @@ class NewFile(Protocol):
         """Make it visible. With ``durable``, it survives a power cut once this returns. TransferError if it cannot."""
 
 
-def save_file(request: SaveRequest, progress: Progress | None) -> SaveResult:
-    """Save to a path, which holds the whole old file or the whole new one at any time."""
+def save_file(request: SaveRequest, progress: Progress | None, file: Any = None) -> SaveResult:
+    """Save to a path, which holds the whole old file or the whole new one at any time; or to a file object.
+
+    That is written to at its position, as torch.save does.
+    """
     started = time.perf_counter()
-    return execute_save(plan_save(request), started, progress)
+    return execute_save(plan_save(request, file), started, progress)
 
 
 def execute_save(plan: SavePlan, started: float, progress: Progress | None) -> SaveResult:
     """Carry out a plan."""
-    if isinstance(plan, TorchSave):
-        return save_by_torch(plan, started, progress)
-    if isinstance(plan, InPlaceSave):
-        return _save_in_place(plan, started, progress)
     request = plan.request
+    if isinstance(plan, InPlaceSave):
+        return cast(SaveResult, _save_in_place(plan, started, progress))
     with AtomicFile(request.path, request.follow_link) as new:
-        result, _ = execute(plan.transfer, partial(_save, plan, new, progress), started)
+        if isinstance(plan, TorchSave):
+            result = save_by_torch(plan, new, started, progress)
+        else:
+            result, _ = execute(plan.transfer, partial(_save, plan, new, progress), started)
     return cast(SaveResult, result)
 
 
@@ -115,54 +119,43 @@ def _save(plan: FileSave, new: AtomicFile, progress: Progress | None, execution:
 
     moved = execution.run(fill, lambda: os.ftruncate(new.fd, 0))
     # Before the commit: a sidecar must never be beside a file that is not its own.
-    notes = remove_old_checksums(request.path) if request.file_format == SAFETENSORS else ()
+    notes = sidecar.remove_old(request.path) if request.file_format == SAFETENSORS else ()
     new.commit(request.durable)
     has_crcs = moved.route != "library" or with_crcs
     verified = has_crcs if request.file_format == PT else bool(layout.digests)
     return Outcome(moved._replace(notes=(*moved.notes, *notes)), None, verified)
 
 
-def remove_old_checksums(path: str) -> tuple[str, ...]:
-    """Remove the old file's sidecar. Returns notes."""
-    from fastio.formats.safetensors import sidecar  # not needed by all saves
-
-    name = sidecar.name_of(path)
+def _save_in_place(plan: InPlaceSave, started: float, progress: Progress | None) -> Transfer:
+    """Write to a file object, or to a file that cannot be replaced: a device, a pipe, an open file that was removed."""
+    if plan.file is not None:
+        return _write_in_order(plan, plan.file, started, progress)
+    path = plan.request.path
     try:
-        os.unlink(name)
-    except FileNotFoundError:
-        return ()
+        file = io.FileIO(path, "wb")
     except OSError as error:
-        return (f"{name}, which has checksums of the old file, could not be removed: {error.strerror}",)
-    return (f"{name}, which had checksums of the old file, was removed",)
-
-
-def _save_in_place(plan: InPlaceSave, started: float, progress: Progress | None) -> SaveResult:
-    """Write to a file that cannot be replaced: a device, a pipe, an open file that was removed."""
-    request, layout = plan.request, plan.layout
-    try:
-        file = io.FileIO(request.path, "wb")
-    except OSError as error:
-        raise TransferError(error.errno or errno.EIO, "open", request.path) from error
+        raise TransferError(error.errno or errno.EIO, "open", path) from error
     with file:
-        if layout is None:
-            write_by_torch(request, file)
-        else:
-            sequential_write.write(layout, sequential_write.whole(file, request.path), request.path)
-    nbytes = 0 if layout is None else layout.payload
+        return _write_in_order(plan, file, started, progress)
+
+
+def _write_in_order(plan: InPlaceSave, f: Any, started: float, progress: Progress | None) -> Transfer:
+    request, layout = plan.request, plan.layout
+    tool, route, nbytes, verified = "torch", "library" if plan.file is None else "stream", 0, False
+    if layout is not None:
+        tool, route, nbytes, verified = "memory", "stream", layout.payload, bool(layout.digests)
+        sequential_write.write(layout, sequential_write.whole(f, request.path), request.path)
+        if callable(flush := getattr(f, "flush", None)):
+            flush()  # as torch does: what was saved can be loaded, by another process, too
+    elif plan.file is None:
+        write_by_torch(request, f)
+    else:
+        write_to_object(request, f)
     tell_end(progress, nbytes)
-    result = completed(
-        SaveResult,
-        SAVE,
-        request.path,
-        started,
-        format=request.file_format,
-        tool="torch" if layout is None else "memory",
-        route="library" if layout is None else "stream",
-        reason=plan.why,
-        nbytes=nbytes,
-        notes=(f"not durable: {plan.why}",) if request.durable else (),
-    )
-    return replace(result, verified=layout is not None and bool(layout.digests))
+    # A file object's durability is its owner's.
+    notes = (f"not durable: {plan.why}",) if request.durable and plan.file is None else ()
+    moved, seconds = TransportResult(route, notes=notes), time.perf_counter() - started
+    return result_of(SAVE, request.path, request.file_format, tool, moved, plan.why, nbytes, seconds, verified=verified)
 
 
 def _fill(

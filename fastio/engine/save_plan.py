@@ -21,18 +21,17 @@ from fastio.transports.transport import SAVE
 _ZIP = "_use_new_zipfile_serialization"
 
 
-def plan_save(request: SaveRequest) -> SavePlan:
-    """Plan a save to a path. The object is pickled; nothing is written.
+def plan_save(request: SaveRequest, file: Any = None) -> SavePlan:
+    """Plan a save to a path, or to a file object. The object is pickled for a path; nothing is written.
 
     Raises what the save would raise for an object that the format cannot hold, and for arguments that it lacks:
     FormatError, TypeError, ToolUnavailableError, what ``torch.save`` raises for what cannot be pickled.
     """
     request = _without_defaults(request)
-    why = in_place_reason(request.path)
+    why = in_place_reason(request.path) if file is None else "f is a file object"
     if why:  # laid out first: an object that is refused empties no file
-        return InPlaceSave(request, why, None if request.file_format == PT else _lay_out(request))
-    why = _torch_only(request)
-    if why:
+        return InPlaceSave(request, why, None if request.file_format == PT else _lay_out(request), file)
+    if why := _torch_only(request):
         return TorchSave(request, why)
     layout = _lay_out(request)
     # Without CRCs, or if its file would not load, torch's own save is used only if it was asked for by name.

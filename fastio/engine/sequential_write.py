@@ -7,11 +7,9 @@ import io
 import os
 from typing import Any
 
-import torch
-
 from fastio._native import crc32
 from fastio.engine import header_digests
-from fastio.engine.host_pieces import Part, host_pieces
+from fastio.engine.contiguous_chunks import Part, host_pieces
 from fastio.errors import ChecksumError, TransferError
 from fastio.formats.layout import Layout
 
@@ -51,18 +49,6 @@ def _copies_at_once(f: Any) -> bool:
     """Whether the memory may change once ``write`` returns. Other file objects may keep a reference to it."""
     inner = f.raw if type(f) in (_Whole, io.BufferedWriter, io.BufferedRandom) else f
     return type(inner) in (io.FileIO, io.BytesIO)
-
-
-def write_by_torch(obj: Any, f: Any, name: str, arguments: dict[str, Any]) -> None:
-    """torch.save to a file object. TransferError names ``name``."""
-    try:
-        torch.serialization.save(obj, whole(f, name), **arguments)
-    except RuntimeError as error:
-        # After a write failed or was interrupted, torch ends the archive, and reports only that this failed too.
-        before = error.__context__
-        if isinstance(before, TransferError) or not isinstance(before, Exception | None):
-            raise before from None
-        raise
 
 
 def whole(f: Any, name: str) -> Any:

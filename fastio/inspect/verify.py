@@ -10,7 +10,6 @@ from fastio.engine.record_checksums import verify_archive
 from fastio.errors import FormatError
 from fastio.files.open_file import opened
 from fastio.formats.detect import HEAD_BYTES, NPY, PT, SAFETENSORS, detect
-from fastio.formats.pt.reader import NeedsTorchError, open_archive
 from fastio.formats.small_reads import head
 
 
@@ -45,11 +44,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     with opened(name) as (fd, size):
         file_format = detect(head(name, fd, size, HEAD_BYTES), name)
         if file_format == PT:
-            try:
-                archive = open_archive(name, fd, size, read_local_headers=True)
-            except NeedsTorchError as reason:
-                archive = reason.archive
-            nbytes = verify_archive(archive, size)[0] if archive.checksummed else 0
+            archive, nbytes, _ = verify_archive(name, fd, size)
             return Verification(name, file_format, len(archive.records), nbytes, archive.has_storage_crcs)
         if file_format == SAFETENSORS:
             from fastio.inspect.tensor_digests import verified  # what it imports, few processes need

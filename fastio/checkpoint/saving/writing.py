@@ -15,8 +15,8 @@ from fastio.checkpoint.folder.incremental_links import BaseStep
 from fastio.checkpoint.folder.manifest import File, Manifest
 from fastio.checkpoint.folder.step_folders import StepFolder, is_marked, leftovers, remove_all
 from fastio.checkpoint.saving.chunked_save import ChunkMemory, save_in_chunks
+from fastio.checkpoint.saving.file_checksum import of_file
 from fastio.checkpoint.saving.snapshot import Storage
-from fastio.engine import checksums
 from fastio.engine.background_job import Progress
 from fastio.engine.record_checksums import checksum
 from fastio.engine.save import save_layout
@@ -148,7 +148,7 @@ def _write_file(task: Task, path: str, storages: Sequence[Storage], stem: str, t
         result, values = save_layout(layout, target, task.policy, task.progress, task.is_snapshot)
     else:
         result, values = save_in_chunks(layout, target, task.policy, task.chunk_memory, task.progress)
-    file = File(name, layout.size, checksums.of_file(layout, values))
+    file = File(name, layout.size, of_file(layout, values))
     _check(target, file, layout, values, task.read_back)
     return _OwnFile(file, result)
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from fastio._native import Control
-from fastio.engine.background_job import under_way
 from fastio.engine.executor import Execution, Outcome, execute
 from fastio.engine.extent_reads import fill
 from fastio.engine.tool_selection import plan_transfer
@@ -53,8 +52,7 @@ class ChunkReads:
         nbytes = sum(extent.nbytes for extent in extents)
 
         def work(execution: Execution) -> Outcome[tuple[Sequence[int], tuple[str, ...]]]:
-            with under_way(lambda: fill(request, execution), self._control, nbytes) as job:
-                moved = job.wait()
+            moved = fill(request, execution, nbytes)
             return Outcome(moved, (moved.checksums or (), execution.left))
 
         self._last, (values, left) = execute(self._plan, work, self._started, self._control, asks=False)
