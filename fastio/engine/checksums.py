@@ -14,7 +14,7 @@ import torch
 
 from fastio import config, devices
 from fastio._native import crc32, memory_checksums
-from fastio.engine.contiguous_chunks import Part, host_pieces
+from fastio.engine.host_pieces import Part, host_pieces
 from fastio.errors import ToolUnavailableError
 from fastio.formats.layout import Layout, address_of
 from fastio.transports.transport import Extent
@@ -29,22 +29,15 @@ class Checksums(NamedTuple):
 
 def of_extents(extents: Sequence[Extent]) -> Checksums:
     """Compute the CRCs that extents ask for. All work on their memory must have ended."""
-    values = [0] * len(extents)
-    on_devices: dict[torch.device, list[int]] = {}
-    on_host: list[int] = []
+    values, notes = [0] * len(extents), []
+    groups: dict[torch.device | None, list[int]] = {}  # indices; None: host memory
     for index, extent in enumerate(extents):
-        if extent.checksum and extent.device == "cpu":
-            on_host.append(index)
-        elif extent.checksum:
-            on_devices.setdefault(extent.owner.device, []).append(index)
-    of_host = memory_checksums([extents[index] for index in on_host], config.get("io_threads")) if on_host else []
-    for index, value in zip(on_host, of_host, strict=True):
-        values[index] = value
-    notes: list[str] = []
-    for device, indices in on_devices.items():
+        if extent.checksum:
+            groups.setdefault(None if extent.device == "cpu" else extent.owner.device, []).append(index)
+    for device, indices in groups.items():
         own = [extents[index] for index in indices]
         try:
-            computed = _on_device(own, device)
+            computed = memory_checksums(own, config.get("io_threads")) if device is None else _on_device(own, device)
         except ToolUnavailableError as error:
             nbytes = sum(extent.nbytes for extent in own)
             why = f"{error.reason}; {error.cure}" if error.cure else error.reason

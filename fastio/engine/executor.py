@@ -30,15 +30,12 @@ _Value = TypeVar("_Value")
 class Outcome(NamedTuple, Generic[_Value]):
     """What the work of an execution gave: how the bytes were moved, and a value for the caller.
 
-    ``verified`` and ``notes``, which stand before the transport's, are for the result. ``reason``: why this tool, where
-    the dictionary's reason is not it. ``counts``: the dictionary learns the time; not if it was only a part's.
+    ``verified`` is for the result. ``counts``: the dictionary learns the time; not if it was only a part's.
     """
 
     moved: TransportResult
     value: _Value
     verified: bool = False
-    notes: tuple[str, ...] = ()
-    reason: str = ""
     counts: bool = True
 
 
@@ -50,11 +47,10 @@ class Execution:
         self.failures: list[str] = []
         self._control = control
         self._dictionary = None
-        self._context = plan.context
         self._reason, order = plan.fixed, plan.tools
         if asks and plan.tools and not plan.fixed:
             self._dictionary = plan.policy.ask(plan.kind, plan.folder, plan.nbytes)
-            choice = self._dictionary.choose(self._context, plan.nbytes, plan.tools)
+            choice = self._dictionary.choose(plan.context, plan.nbytes, plan.tools)
             self._reason, order = choice.reason, choice.order
         self.order = tools or order
         self._left = list(self.order)
@@ -74,11 +70,11 @@ class Execution:
         """Have the first tool that can do it move the bytes. Raises as :meth:`run` does."""
         return self.run(lambda tool: call_transport(tool, request))
 
-    def run(self, move: Callable[[str], _Done], before_retry: Callable[[], object] | None = None) -> _Done:
+    def run(self, move: Callable[[str], _Done]) -> _Done:
         """Call ``move`` with one tool after the other until one succeeds, and return what it returned.
 
-        ``before_retry`` is called before another tool is tried; none is after the control is cancelled. RefusedError if
-        no tool could, or the TransferError that the first one failed with.
+        None is tried after the control is cancelled. RefusedError if no tool could, or the TransferError that the first
+        one failed with.
         """
         first: Exception | None = None
         try:
@@ -94,9 +90,7 @@ class Execution:
                     failed = self._left.pop(0)
                     self.failures.append(f"{failed}: {error}")
                     if self._dictionary is not None:
-                        self._dictionary.fail(self._context, self.plan.nbytes, failed, str(error))
-                    if before_retry is not None:
-                        before_retry()
+                        self._dictionary.fail(self.plan.context, self.plan.nbytes, failed, str(error))
             raise self._no_tool_left(first)
         finally:
             del first  # its traceback refers to this frame: a cycle, which would keep the callers' tensors alive
@@ -106,12 +100,12 @@ class Execution:
         plan, tool = self.plan, self.tool
         seconds = time.perf_counter() - started
         if self._dictionary is not None and outcome.counts:
-            self._dictionary.observe(self._context, plan.nbytes, tool, seconds)
-        chosen = self._reason if tool == self._chosen else f"{self._chosen} could not"
-        notes = (*plan.missing, *self.failures, *outcome.notes, *outcome.moved.notes)
+            self._dictionary.observe(plan.context, plan.nbytes, tool, seconds)
+        reason = self._reason if tool == self._chosen else f"{self._chosen} could not"
+        moved = outcome.moved._replace(notes=(*plan.missing, *self.failures, *outcome.moved.notes))
         return result_of(
-            plan.kind, plan.path, plan.file_format, tool, outcome.moved._replace(notes=notes), outcome.reason or chosen,
-            plan.nbytes, seconds, plan.durable, outcome.verified,
+            plan.kind, plan.path, plan.file_format, tool, moved, reason, plan.nbytes, seconds, plan.durable,
+            outcome.verified,
         )  # fmt: skip
 
     def _no_tool_left(self, first: Exception | None) -> FastIOError:

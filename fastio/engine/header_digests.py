@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 from fastio._native import crc32
-from fastio.engine.contiguous_chunks import Part, host_pieces
+from fastio.engine.host_pieces import Part, host_pieces
 from fastio.files.full_write import write_all
 from fastio.formats.layout import DigestPlace, Layout
 from fastio.formats.small_reads import blocks_at

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,11 +16,9 @@ from fastio.engine.load_plan import detected, plan_load, plan_source, torch_load
 from fastio.engine.plan import FileLoad, LoadPlan, LoadRequest, MappedLoad, TorchLoad
 from fastio.engine.progress import tell_end
 from fastio.engine.torch_load import MAPPED, UNSEALED, load_by_torch, read_by_torch
-from fastio.errors import CorruptFileError, FastIOError, shortened
 from fastio.files.open_file import opened
-from fastio.formats.detect import PT
-from fastio.formats.pt.reader import NeedsTorchError, crc_mismatch
-from fastio.formats.source import Source, StorageOf
+from fastio.formats.pt.reader import NeedsTorchError
+from fastio.formats.source import Source
 from fastio.memory.load_buffers import LoadBuffers
 from fastio.memory.mapped_file import MappedFile
 from fastio.results import Transfer
@@ -91,13 +88,13 @@ def _load(
             buffers.release()  # or there would be memory for two
             return Outcome(moved, (corrected, None), counts=False)
         if plan.verified:
-            _check(request.path, source, moved.checksums or ())
-        obj = _build(request.path, source, buffers.storage)
+            source.check(moved.checksums or ())
+        obj = source.make(request.path, buffers.storage)
     except BaseException:
         buffers.release()
         raise
-    notes = (UNSEALED,) if request.verify and not plan.verified else ()
-    return Outcome(moved, (None, obj), plan.verified, notes)
+    notes = (UNSEALED, *moved.notes) if request.verify and not plan.verified else moved.notes
+    return Outcome(moved._replace(notes=notes), (None, obj), plan.verified)
 
 
 def _map(plan: MappedLoad, fd: int, size: int, started: float, progress: Progress | None) -> tuple[Any, Transfer]:
@@ -108,28 +105,9 @@ def _map(plan: MappedLoad, fd: int, size: int, started: float, progress: Progres
     request, source = plan.request, plan.source
     source = (source.confirm(None) if source.confirm else None) or source
     mapping = MappedFile(request.path, fd, size, source.aligned)
-    obj = _build(request.path, source, mapping.storage)
+    obj = source.make(request.path, mapping.storage)
     tell_end(progress, source.nbytes)
     copied = [f"copied: {mapping.copied} storages that are not aligned in the file"] if mapping.copied else []
     moved = TransportResult("mmap", notes=(*([MAPPED] if request.verify else []), *copied))
     reason, seconds = "mmap: pages are read when they are used", time.perf_counter() - started
     return obj, result_of(LOAD, request.path, source.format, "mmap", moved, reason, source.nbytes, seconds)
-
-
-def _build(path: str, source: Source, storage_of: StorageOf) -> Any:
-    if source.format == PT:
-        return source.build(storage_of)
-    try:
-        return source.build(storage_of)
-    except (RuntimeError, OverflowError, ValueError, TypeError) as error:  # torch's versions differ in which they raise
-        if isinstance(error, FastIOError):
-            raise
-        said = shortened(str(error).partition("\n")[0])  # what follows are frames of torch's C++
-        raise CorruptFileError(path, None, f"its shapes cannot be tensors: {said}") from None
-
-
-def _check(path: str, source: Source, values: Sequence[int]) -> None:
-    """Compare the CRCs of what was read with what the file says."""
-    for region, value in zip(source.regions, values, strict=True):
-        if value != region.crc:
-            raise crc_mismatch(path, region) if source.damaged is None else source.damaged(region)

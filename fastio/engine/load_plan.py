@@ -5,11 +5,6 @@ Headers are read, and compared with the file's length; no payload is.
 
 from __future__ import annotations
 
-import mmap
-import os
-import sys
-from typing import Any
-
 import torch
 
 from fastio import formats
@@ -19,20 +14,18 @@ from fastio.errors import FormatError, UnsupportedError
 from fastio.formats import dense_tensors
 from fastio.formats.detect import HEAD_BYTES, INDEX_SUFFIX, NPY, PT, SAFETENSORS, detect
 from fastio.formats.pt import source as pt_source
-from fastio.formats.pt import torch_probe
+from fastio.formats.pt import torch_probe, torch_settings
 from fastio.formats.pt.reader import NeedsTorchError
 from fastio.formats.small_reads import head
 from fastio.formats.source import Source
 from fastio.memory.load_buffers import PINNED, SHARED
 from fastio.memory.pinned_memory import check_available
 from fastio.runtime.gc_pause import gc_paused
-from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
 from fastio.transports.transport import LOAD, is_resident
 
 NO_FORMAT = "it is in torch's legacy format, or none"
 """Why torch loads a file whose first bytes name no format."""
-_TORCH_DECIDES = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
 _CPU = torch.device("cpu")
 
 
@@ -102,11 +95,9 @@ def plan_source(request: LoadRequest, fd: int, size: int, source: Source, device
     # A library's own load compares no checksums, and reads all of the file into memory of its own: then it is used only
     # by name.
     own = verified or request.keys is not None or request.into is not None
-    with translate_native_errors(request.path):
-        resident = is_resident(fd, size)
     transfer = plan_transfer(
         LOAD, request.path, source.format, {device}, source.nbytes, len(source.regions), request.policy,
-        "own" if own else "object", resident=resident,
+        "own" if own else "object", resident=is_resident(request.path, fd, size),
     )  # fmt: skip
     if not transfer.tools:
         return torch_load(request, source.format, f"no tool fills memory on {device}")
@@ -146,7 +137,7 @@ def _device_named_in(request: LoadRequest) -> torch.device | None:
 
 def _is_mapped(request: LoadRequest, file_format: str | None) -> bool:
     """Whether the load maps the file: as the call says, else, of what torch loads, as torch's setting says."""
-    by_setting = request.mmap is None and file_format in (PT, None) and _config_mmap()
+    by_setting = request.mmap is None and file_format in (PT, None) and torch_settings.maps_files()
     return bool(request.mmap) or by_setting
 
 
@@ -164,34 +155,21 @@ def _without_ignored(request: LoadRequest) -> LoadRequest:
 
 def _torch_only(request: LoadRequest, device: torch.device | None, mapped: bool) -> str:
     """Why this load of a ``.pt`` is torch's own; empty if it is not. ``device`` is the one that the request names."""
-    if mapped and _maps_shared():
+    if mapped and torch_settings.maps_shared():
         return "torch.serialization.set_default_mmap_options(MAP_SHARED): changes of the tensors reach the file"
     if request.arguments.get("pickle_module") is not None:
         return "a pickle module was given"
     if why := torch_probe.unsupported_reason():
         return why
-    if any(name in os.environ for name in _TORCH_DECIDES):
+    if torch_settings.decides_weights_only():
         return "an environment variable of torch's decides about weights_only"
-    serialization: Any = torch.serialization
-    if serialization._serialization_tls.skip_data:
+    if torch_settings.skips_data():
         return "the call is inside skip_data()"
     if torch._guards.detect_fake_mode(None) is not None or (device is not None and device.type == "meta"):
         return "only shapes are wanted (fake or meta tensors)"
     if device is None and isinstance(request.map_location, (str, bytes)):
         return f"map_location={request.map_location!r} is no device: what was registered with torch decides"
     return ""
-
-
-def _maps_shared() -> bool:
-    """Whether torch is to map files so that changes of the tensors reach the file."""
-    options = getattr(torch.serialization, "get_default_mmap_options", None)  # since torch 2.4
-    return options is not None and options() != mmap.MAP_PRIVATE
-
-
-def _config_mmap() -> bool:
-    """torch's own setting, which nobody can have changed before its module (since torch 2.7) was imported."""
-    config: Any = sys.modules.get("torch.utils.serialization.config")
-    return config is not None and bool(config.load.mmap)
 
 
 def _target(request: LoadRequest, file_format: str) -> torch.device:

@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 import torch
 
 from fastio.dicts import Context, Policy
-from fastio.dicts.context import load_context, save_context
 from fastio.formats.layout import Layout
 from fastio.formats.source import Source
-from fastio.transports.transport import SAVE
 
 # What the dictionaries call the format of loads into memory that was used before, whatever the file's is. New pages
 # cost as much as a copy of the page cache, and threads share that cost, so another tool may be the fastest.
@@ -58,11 +56,10 @@ class SaveRequest(NamedTuple):
 
 
 class TransferPlan(NamedTuple):
-    """A transfer of ``nbytes`` tensor bytes in ``storages`` storages, whose memory is on ``devices`` (types).
+    """A transfer of ``nbytes`` tensor bytes, whose memory is on ``devices`` (types).
 
-    ``path`` is for messages and results, ``folder`` the one whose dictionary is asked. ``file_format`` is what
-    dictionaries and results call the format, ``known_as`` what dictionaries call it instead, ``device`` what they call
-    the devices (:func:`fastio.devices.identity`). ``resident``: the page cache holds the file.
+    ``path`` is for messages and results, ``folder`` the one whose dictionary is asked, by the key ``context``.
+    ``file_format`` is what results call the format. ``resident``: the page cache holds the file.
 
     ``tools`` can do it, those that take least CPU first; empty: none can. ``policy`` chooses among them; ``fixed`` says
     why, if it names one. ``missing`` says which tools would have been considered but are unavailable, and why.
@@ -73,24 +70,14 @@ class TransferPlan(NamedTuple):
     file_format: str
     devices: frozenset[str]
     nbytes: int
-    storages: int
     policy: Policy
+    context: Context
+    folder: str
     tools: tuple[str, ...]
     fixed: str = ""
     missing: tuple[str, ...] = ()
     durable: bool = False
     resident: bool = False
-    device: str = "cpu"
-    known_as: str = ""
-    folder: str = ""
-
-    @property
-    def context(self) -> Context:
-        """The key of the dictionaries."""
-        if self.kind == SAVE:
-            return save_context(self.file_format, self.device, self.durable, self.nbytes, self.storages)
-        form = self.known_as or self.file_format
-        return load_context(form, self.device, self.resident, self.nbytes, self.storages)
 
 
 class TorchLoad(NamedTuple):

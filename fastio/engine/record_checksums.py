@@ -1,4 +1,9 @@
-"""CRC-32s of what a file holds, in bounded memory, and the check of a ``.pt`` file against its own."""
+"""CRC-32s of what a file holds, in bounded memory: compared with those in it, or put into it.
+
+The latter after a write by a tool that computes no checksums on the way. If another thread changes the memory during
+the save, the file may hold other bytes than those whose CRC-32 was computed. So the file is read back, and a CRC that
+does not match its bytes is replaced. A note in the result says so.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,13 @@ from collections.abc import Iterable, Sequence
 
 from fastio.engine.executor import Execution, Outcome, execute
 from fastio.engine.extent_reads import plan_read
+from fastio.files.full_write import write_all
+from fastio.formats.layout import Layout
+from fastio.formats.pt.crc_places import crc_places
 from fastio.formats.pt.reader import Archive, NeedsTorchError, Record, crc_mismatch, open_archive
 from fastio.formats.pt.zip_members import verify_members
 from fastio.transports import registry
-from fastio.transports.transport import Extent, ReadRequest
+from fastio.transports.transport import Extent, ReadRequest, is_resident
 
 _NOWHERE = 0  # the address of extents whose bytes are not kept: the threads that read them check them
 
@@ -26,9 +34,9 @@ def record_checksums(
     if not records:
         return []
     extents = [Extent(record.offset, record.nbytes, _NOWHERE, True, name=record.name) for record in records]
-    plan = plan_read(path, fd, size, extents, "r")
-    request = ReadRequest(path, fd, size, extents, None, plan.resident)
-    tools = ("posix",) if plan.resident or registry.find("uring").transport is None else ("uring", "posix")
+    request = ReadRequest(path, fd, size, extents, None, is_resident(path, fd, size))
+    plan = plan_read(request, "r")
+    tools = ("posix",) if request.resident or registry.find("uring").transport is None else ("uring", "posix")
 
     def work(execution: Execution) -> Outcome[Sequence[int]]:
         moved = execution.move(request)
@@ -59,19 +67,67 @@ def verify_archive(path: str, fd: int, size: int) -> tuple[Archive, int, tuple[s
         return archive, verify_members(path, fd, archive.directory), ()
     unsealed = set() if archive.has_storage_crcs else set(archive.storages)
     records = [record for record in archive.records.values() if record not in unsealed]
-    notes = verify_records(archive, records, size)
+    notes = verify_records(path, fd, size, records)
     return archive, sum(record.nbytes for record in records), notes
 
 
-def verify_records(archive: Archive, records: Iterable[Record], size: int) -> tuple[str, ...]:
+def verify_records(path: str, fd: int, size: int, records: Iterable[Record]) -> tuple[str, ...]:
     """Check some records of a ``.pt`` file, which are not compressed; return what was read another way than wished.
 
     CorruptFileError names the record that is damaged.
     """
     in_order = sorted((record for record in records if record.nbytes), key=lambda record: record.offset)
     notes: dict[str, None] = {}
-    values = record_checksums(archive.path, archive.fd, in_order, size, notes)
+    values = record_checksums(path, fd, in_order, size, notes)
     for record, value in zip(in_order, values, strict=True):
         if value != record.crc:
-            raise crc_mismatch(archive.path, record)
+            raise crc_mismatch(path, record)
     return tuple(notes)
+
+
+def reseal(layout: Layout, values: list[int], path: str, fd: int) -> tuple[str, ...]:
+    """Correct the CRCs of the extents in the file that a layout was written to, and in ``values``.
+
+    Returns notes. TransferError if the system refuses.
+    """
+    indices = [index for index, extent in enumerate(layout.extents) if extent.checksum]
+    found = record_checksums(path, fd, [layout.extents[index] for index in indices], layout.size, {})
+    changed = {index: value for index, value in zip(indices, found, strict=True) if value != values[index]}
+    for index, value in changed.items():
+        values[index] = value
+    for offset, index in layout.patches:
+        if index in changed:
+            _put(path, fd, offset, changed[index])
+    return _notes(len(changed))
+
+
+def reseal_archive(path: str, fd: int, size: int) -> tuple[str, ...]:
+    """Correct the CRCs of all records of a ``.pt`` file that torch has just written. Returns notes.
+
+    TransferError if the system refuses.
+    """
+    try:
+        archive = open_archive(path, fd, size, read_local_headers=True)
+    except NeedsTorchError:
+        return ()  # torch.save did not write it
+    if not archive.checksummed:
+        return ()
+    records = sorted((r for r in archive.records.values() if r.nbytes), key=lambda record: record.offset)
+    found = record_checksums(path, fd, records, size, {})
+    changed = [(record, value) for record, value in zip(records, found, strict=True) if value != record.crc]
+    places = crc_places(archive) if changed else {}
+    for record, value in changed:
+        for place in places[record.name]:
+            _put(path, fd, place, value)
+    return _notes(len(changed))
+
+
+def _notes(changed: int) -> tuple[str, ...]:
+    if not changed:
+        return ()
+    which = "one checksum is" if changed == 1 else f"{changed} checksums are"
+    return (f"{which} of what the file has: the memory changed while it was written",)
+
+
+def _put(path: str, fd: int, offset: int, value: int) -> None:
+    write_all(path, fd, memoryview(value.to_bytes(4, "little")), offset)

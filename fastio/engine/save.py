@@ -13,16 +13,17 @@ from typing import Any, Protocol, cast
 import torch
 
 from fastio._native import Control
-from fastio.engine import checksum_repair, checksums, header_digests, sequential_write
+from fastio.engine import checksums, header_digests, record_checksums, sequential_write
 from fastio.engine.background_job import Progress, under_way
-from fastio.engine.contiguous_chunks import Packed, write_packed
 from fastio.engine.executor import Execution, Outcome, call_transport, execute, result_of
+from fastio.engine.host_pieces import Packed, write_packed
 from fastio.engine.plan import FileSave, InPlaceSave, SavePlan, SaveRequest, TorchSave
 from fastio.engine.progress import tell_end
 from fastio.engine.save_plan import plan_layout, plan_save
 from fastio.engine.torch_save import fill_by_torch, save_by_torch, write_by_torch, write_to_object
 from fastio.errors import TransferError
 from fastio.files.atomic_file import AtomicFile
+from fastio.files.full_write import whole_writes
 from fastio.formats.detect import PT, SAFETENSORS
 from fastio.formats.layout import Layout
 from fastio.formats.safetensors import sidecar
@@ -54,7 +55,8 @@ def save_file(request: SaveRequest, progress: Progress | None, file: Any = None)
     That is written to at its position, as torch.save does.
     """
     started = time.perf_counter()
-    return execute_save(plan_save(request, file), started, progress)
+    plan = plan_save(request, file)
+    return execute_save(plan, started, progress)
 
 
 def execute_save(plan: SavePlan, started: float, progress: Progress | None) -> SaveResult:
@@ -86,22 +88,12 @@ def write_layout(
     started = time.perf_counter()
 
     def work(execution: Execution) -> Outcome[Sequence[int]]:
-        moved, values = execution.run(
-            lambda tool: _fill(tool, layout, new, durable, progress, still), lambda: os.ftruncate(new.fd, 0)
-        )
+        moved, values = execution.run(lambda tool: _fill(tool, layout, new, durable, progress, still))
         new.commit(durable)
         return Outcome(moved, values, verified=True)
 
     result, values = execute(plan_layout(layout, new.path, file_format, policy, durable), work, started)
     return cast(SaveResult, result), values
-
-
-def save_layout(
-    layout: Layout, path: str, policy: Any, progress: Progress | None, still: bool = False
-) -> tuple[SaveResult, Sequence[int]]:
-    """Write a ``.pt`` file of a layout to a path, durably; return also a CRC-32 for each extent that asks for one."""
-    with AtomicFile(path) as new:
-        return write_layout(layout, new, PT, policy, True, progress, still)
 
 
 def _save(plan: FileSave, new: AtomicFile, progress: Progress | None, execution: Execution) -> Outcome[None]:
@@ -112,12 +104,12 @@ def _save(plan: FileSave, new: AtomicFile, progress: Progress | None, execution:
     def fill(tool: str) -> TransportResult:
         if request.file_format not in registry.get(tool).capabilities.whole:
             return _fill(tool, layout, new, request.durable, progress)[0]
-        new.allocate(layout.size)  # torch starts the file anew; a full disk shows here, with its errno
+        _empty(new, layout.size)  # torch starts the file anew; a full disk shows here, with its errno
         notes = fill_by_torch(request, new)
         tell_end(progress, layout.size)
         return TransportResult("library", notes=notes)
 
-    moved = execution.run(fill, lambda: os.ftruncate(new.fd, 0))
+    moved = execution.run(fill)
     # Before the commit: a sidecar must never be beside a file that is not its own.
     notes = sidecar.remove_old(request.path) if request.file_format == SAFETENSORS else ()
     new.commit(request.durable)
@@ -144,7 +136,7 @@ def _write_in_order(plan: InPlaceSave, f: Any, started: float, progress: Progres
     tool, route, nbytes, verified = "torch", "library" if plan.file is None else "stream", 0, False
     if layout is not None:
         tool, route, nbytes, verified = "memory", "stream", layout.payload, bool(layout.digests)
-        sequential_write.write(layout, sequential_write.whole(f, request.path), request.path)
+        sequential_write.write(layout, whole_writes(f, request.path), request.path)
         if callable(flush := getattr(f, "flush", None)):
             flush()  # as torch does: what was saved can be loaded, by another process, too
     elif plan.file is None:
@@ -162,7 +154,7 @@ def _fill(
     tool: str, layout: Layout, new: NewFile, durable: bool, progress: Progress | None, still: bool = False
 ) -> tuple[TransportResult, Sequence[int]]:
     """Have a transport fill the new file; return also the CRCs of the extents that ask for one."""
-    new.allocate(layout.size)
+    _empty(new, layout.size)
     control = Control()
     control.still = still
     patches: Sequence[Any] = layout.patches
@@ -184,8 +176,14 @@ def _fill(
         notes, values = (*notes, *sealed.notes), sealed.values
         # Reading back what bypassed the host's memory would cost as much as the save.
         if not still and layout.devices <= _CPU:
-            notes += checksum_repair.reseal(layout, sealed.values, new.path, new.fd)
+            notes += record_checksums.reseal(layout, sealed.values, new.path, new.fd)
     if layout.digests:
         crcs = {extent.offset: crc for extent, crc in zip(layout.extents, values, strict=True)} | packed.checksums
         header_digests.write_after(layout, crcs, new.path, new.fd)
     return moved._replace(notes=(*moved.notes, *notes)), values
+
+
+def _empty(new: NewFile, nbytes: int) -> None:
+    """Drop what a tool wrote before it refused, and reserve the blocks."""
+    os.ftruncate(new.fd, 0)
+    new.allocate(nbytes)

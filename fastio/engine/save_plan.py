@@ -14,7 +14,7 @@ from fastio.errors import ToolUnavailableError
 from fastio.files.save_target import in_place_reason
 from fastio.formats.detect import PT
 from fastio.formats.layout import Layout
-from fastio.formats.pt import torch_probe, writer
+from fastio.formats.pt import torch_probe, torch_settings, writer
 from fastio.formats.pt.view_clones import CloningPickle
 from fastio.transports.transport import SAVE
 
@@ -36,15 +36,8 @@ def plan_save(request: SaveRequest, file: Any = None) -> SavePlan:
     layout = _lay_out(request)
     # Without CRCs, or if its file would not load, torch's own save is used only if it was asked for by name.
     own = request.file_format == PT and (layout.trimmed or not torch.serialization.get_crc32_options())
-    storages = (len(layout.extents) + len(layout.strided)) // 2
-    transfer = _plan_layout(
-        layout,
-        request.path,
-        request.file_format,
-        storages,
-        request.policy,
-        request.durable,
-        "extents" if own else "object",
+    transfer = _transfer(
+        layout, request.path, request.file_format, request.policy, request.durable, "extents" if own else "object"
     )
     if not transfer.tools:
         why = f"no tool writes {request.file_format} from memory on {', '.join(transfer.devices)}"
@@ -56,19 +49,16 @@ def plan_save(request: SaveRequest, file: Any = None) -> SavePlan:
 
 def plan_layout(layout: Layout, path: str, file_format: str, policy: Any, durable: bool) -> TransferPlan:
     """Plan to fill a new file with a layout. ToolUnavailableError if no tool can."""
-    plan = _plan_layout(layout, path, file_format, len(layout.extents) // 2, policy, durable, "extents")
+    plan = _transfer(layout, path, file_format, policy, durable, "extents")
     if not plan.tools:
         where = ", ".join(plan.devices)
         raise ToolUnavailableError("auto", f"no tool writes from memory on {where}", "save on the CPU")
     return plan
 
 
-def _plan_layout(
-    layout: Layout, path: str, file_format: str, storages: int, policy: Any, durable: bool, need: Need
-) -> TransferPlan:
-    return plan_transfer(
-        SAVE, path, file_format, layout.used_devices(), layout.payload, storages, policy, need, durable=durable
-    )
+def _transfer(layout: Layout, path: str, file_format: str, policy: Any, durable: bool, need: Need) -> TransferPlan:
+    devices, storages = layout.used_devices(), (len(layout.extents) + len(layout.strided)) // 2
+    return plan_transfer(SAVE, path, file_format, devices, layout.payload, storages, policy, need, durable=durable)
 
 
 def _torch_only(request: SaveRequest) -> str:
@@ -80,10 +70,9 @@ def _torch_only(request: SaveRequest) -> str:
     module = request.arguments.get("pickle_module")
     if module is not None and not (isinstance(module, CloningPickle) and module.module is pickle):
         return "a pickle module was given"
-    if torch_probe.unsupported_reason():
-        return torch_probe.unsupported_reason()
-    serialization: Any = torch.serialization
-    return "the call is inside skip_data()" if serialization._serialization_tls.skip_data else ""
+    if why := torch_probe.unsupported_reason():
+        return why
+    return "the call is inside skip_data()" if torch_settings.skips_data() else ""
 
 
 def _lay_out(request: SaveRequest) -> Layout:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import io
-import os
 from typing import Any
 
 from fastio._native import crc32
 from fastio.engine import header_digests
-from fastio.engine.contiguous_chunks import Part, host_pieces
-from fastio.errors import ChecksumError, TransferError
+from fastio.engine.host_pieces import Part, host_pieces
+from fastio.errors import ChecksumError
+from fastio.files.full_write import WholeWrites
 from fastio.formats.layout import Layout
 
 
@@ -47,49 +46,5 @@ def _changed(layout: Layout, name: str, offset: int) -> ChecksumError:
 
 def _copies_at_once(f: Any) -> bool:
     """Whether the memory may change once ``write`` returns. Other file objects may keep a reference to it."""
-    inner = f.raw if type(f) in (_Whole, io.BufferedWriter, io.BufferedRandom) else f
+    inner = f.raw if type(f) in (WholeWrites, io.BufferedWriter, io.BufferedRandom) else f
     return type(inner) in (io.FileIO, io.BytesIO)
-
-
-def whole(f: Any, name: str) -> Any:
-    """``f``, or a wrapper of it whose ``write`` writes everything or raises TransferError.
-
-    A raw file may write less, and torch does not check. Other file objects write everything.
-    """
-    # The file objects of tempfile hold the raw file in `file`.
-    return _Whole(f, name) if isinstance(f, io.RawIOBase) or isinstance(getattr(f, "file", None), io.RawIOBase) else f
-
-
-class _Whole:
-    """A raw file object whose ``write`` writes everything. All other attributes are the file's."""
-
-    def __init__(self, raw: Any, name: str) -> None:
-        self.raw = raw
-        self._name = name
-
-    def __getattr__(self, attribute: str) -> Any:
-        return getattr(self.raw, attribute)
-
-    def write(self, data: Any) -> int:
-        rest = memoryview(data).cast("B")
-        nbytes = len(rest)
-        while rest:
-            try:
-                count = self.raw.write(rest)
-            except OSError as error:
-                if error.errno is None:  # raised by the program's own Python class
-                    raise
-                raise TransferError(error.errno, f"write of {len(rest)} bytes", self._name) from error
-            if count is None and self._is_blocking():
-                break  # a Python class whose write returns nothing
-            if not count:
-                number = errno.EAGAIN if count is None else errno.EIO
-                raise TransferError(number, f"write of {len(rest)} bytes to a raw file object", self._name)
-            rest = rest[count:]
-        return nbytes
-
-    def _is_blocking(self) -> bool:
-        try:
-            return os.get_blocking(self.raw.fileno())
-        except (OSError, ValueError):
-            return True

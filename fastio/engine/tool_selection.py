@@ -11,12 +11,13 @@ import torch
 
 from fastio import dicts
 from fastio.devices import identity
+from fastio.dicts.context import load_context, save_context
 from fastio.dicts.policy import AUTO
 from fastio.engine.plan import TransferPlan
 from fastio.errors import ToolUnavailableError
 from fastio.formats.detect import PT
 from fastio.transports import registry
-from fastio.transports.transport import LOAD, Capabilities
+from fastio.transports.transport import LOAD, SAVE, Capabilities
 
 _CPU = frozenset({"cpu"})
 
@@ -44,7 +45,10 @@ def plan_transfer(
     known_as: str = "",
     folder: str | None = None,
 ) -> TransferPlan:
-    """Plan a transfer; see :class:`fastio.engine.plan.TransferPlan`.
+    """Plan a transfer of ``nbytes`` tensor bytes in ``storages`` storages on devices.
+
+    ``folder`` is the file's unless it is given, ``known_as`` what dictionaries call the format of a load instead.
+    :class:`fastio.engine.plan.TransferPlan` says what the others are.
 
     ValueError for a policy that is none, DictionaryError for a bad file, ToolUnavailableError for a tool that was named
     and cannot do this.
@@ -60,10 +64,13 @@ def plan_transfer(
     else:
         tools, missing = able(kind, file_format, kinds, need)
     where = (os.path.dirname(path) if folder is None else folder) or os.curdir
+    if kind == SAVE:
+        context = save_context(file_format, identity(*used), durable, nbytes, storages)
+    else:
+        context = load_context(known_as or file_format, identity(*used), resident, nbytes, storages)
     return TransferPlan(
-        kind, path, file_format, kinds, nbytes, storages, resolved, tools, fixed, missing, durable, resident,
-        identity(*used), known_as, where,
-    )  # fmt: skip
+        kind, path, file_format, kinds, nbytes, resolved, context, where, tools, fixed, missing, durable, resident
+    )
 
 
 def able(kind: str, file_format: str, devices: frozenset[str], need: Need) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -10,15 +10,16 @@ from typing import Any
 
 import torch
 
-from fastio.engine import checksum_repair
 from fastio.engine.background_job import Progress
 from fastio.engine.executor import result_of
 from fastio.engine.plan import SaveRequest, TorchSave
 from fastio.engine.progress import tell_end
-from fastio.engine.sequential_write import whole
+from fastio.engine.record_checksums import reseal_archive
 from fastio.errors import TransferError
 from fastio.files.atomic_file import AtomicFile
+from fastio.files.full_write import whole_writes
 from fastio.formats.detect import PT
+from fastio.formats.pt import torch_settings
 from fastio.results import Transfer
 from fastio.transports.transport import SAVE, TransportResult
 
@@ -40,9 +41,9 @@ def fill_by_torch(request: SaveRequest, new: AtomicFile) -> tuple[str, ...]:
     new.file.truncate()
     write_by_torch(request, new.file)
     zipped = request.arguments.get("_use_new_zipfile_serialization", True)
-    if not zipped or torch.serialization._serialization_tls.skip_data:
+    if not zipped or torch_settings.skips_data():
         return ()  # the file has no checksums, or its data are still to be written
-    return checksum_repair.reseal_archive(request.path, new.fd, os.fstat(new.fd).st_size)
+    return reseal_archive(request.path, new.fd, os.fstat(new.fd).st_size)
 
 
 def write_by_torch(request: SaveRequest, file: io.FileIO) -> None:
@@ -66,7 +67,7 @@ def write_by_torch(request: SaveRequest, file: io.FileIO) -> None:
 def write_to_object(request: SaveRequest, f: Any) -> None:
     """torch.save to a file object, at its position. TransferError names the path of the request."""
     try:
-        torch.serialization.save(request.obj, whole(f, request.path), **request.arguments)
+        torch.serialization.save(request.obj, whole_writes(f, request.path), **request.arguments)
     except RuntimeError as error:
         # After a write failed or was interrupted, torch ends the archive, and reports only that this failed too.
         before = error.__context__

@@ -18,7 +18,6 @@ from fastio.engine.tool_selection import Need, plan_transfer, require
 from fastio.errors import ToolUnavailableError
 from fastio.files.open_file import opened
 from fastio.formats.detect import PT
-from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
 from fastio.transports.transport import LOAD, SAVE, is_resident
 
@@ -98,8 +97,7 @@ def _transfer_of_file(op: str, path: str) -> tuple[TransferPlan, str]:
         found = detected(path, fd, size)
         plan = plan_load(LoadRequest(path, None, True, False, _BY_DICTIONARY[LOAD], True, {}), fd, size, found)
         if isinstance(plan, TorchLoad):
-            with translate_native_errors(path):
-                resident = is_resident(fd, size)
+            resident = is_resident(path, fd, size)
             return transfer_of(op, path, found or PT, size, resident=resident), plan.why if op == LOAD else ""
     assert isinstance(plan, FileLoad), "mmap=False"
     if op == LOAD:

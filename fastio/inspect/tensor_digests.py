@@ -13,7 +13,6 @@ from fastio.formats.safetensors.format import checksums_of
 from fastio.formats.safetensors.tensor_checksums import SHA256, TensorChecksums
 from fastio.formats.safetensors.tensor_table import TensorTable
 from fastio.formats.small_reads import blocks_at
-from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import is_resident
 
 
@@ -48,8 +47,7 @@ def digests(path: str, fd: int, size: int, table: TensorTable, hashes: bool) -> 
     if not hashes:
         values = record_checksums(path, fd, records, size, {})
         return TensorChecksums(crcs | {record.name: crc for record, crc in zip(records, values, strict=True)}, None)
-    with translate_native_errors(path):
-        resident = is_resident(fd, size)
+    resident = is_resident(path, fd, size)
     hashers = {name: hashlib.sha256() for name in table.entries}
     for record in records:
         for block in blocks_at(path, fd, record.offset, record.nbytes):

@@ -91,7 +91,7 @@ def _drop_from_page_cache(path: str) -> bool:
     with opened(path) as (fd, size):
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        return not is_resident(fd, size)
+        return not is_resident(path, fd, size)
 
 
 def _answer(folder: str, work: str, nbytes: int) -> Explanation:

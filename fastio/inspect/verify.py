@@ -6,11 +6,11 @@ import os
 from dataclasses import dataclass
 
 from fastio import formats
+from fastio.engine.load_plan import detected
 from fastio.engine.record_checksums import verify_archive
 from fastio.errors import FormatError
 from fastio.files.open_file import opened
-from fastio.formats.detect import HEAD_BYTES, NPY, PT, SAFETENSORS, detect
-from fastio.formats.small_reads import head
+from fastio.formats.detect import NPY, PT, SAFETENSORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     """
     name = os.fsdecode(path)
     with opened(name) as (fd, size):
-        file_format = detect(head(name, fd, size, HEAD_BYTES), name)
+        file_format = detected(name, fd, size)
         if file_format == PT:
             archive, nbytes, _ = verify_archive(name, fd, size)
             return Verification(name, file_format, len(archive.records), nbytes, archive.has_storage_crcs)

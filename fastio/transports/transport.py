@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from fastio._native import Control
 from fastio._native import resident as resident_share
+from fastio.runtime.native_errors import translate_native_errors
 
 SAVE = "save"
 LOAD = "load"
@@ -122,9 +123,10 @@ class ReadRequest(_Request):
         self.resident = resident
 
 
-def is_resident(fd: int, size: int) -> bool:
-    """Whether the page cache holds an open file of ``size`` bytes, or nearly, by samples. Raises OSError."""
-    return resident_share(fd, size, sampled=True) >= _RESIDENT
+def is_resident(path: str, fd: int, size: int) -> bool:
+    """Whether the page cache holds an open file of ``size`` bytes, or nearly, by samples. TransferError names it."""
+    with translate_native_errors(path):
+        return resident_share(fd, size, sampled=True) >= _RESIDENT
 
 
 class TransportResult(NamedTuple):

@@ -19,10 +19,11 @@ from fastio.checkpoint.saving.file_checksum import of_file
 from fastio.checkpoint.saving.snapshot import Storage
 from fastio.engine.background_job import Progress
 from fastio.engine.record_checksums import checksum
-from fastio.engine.save import save_layout
+from fastio.engine.save import write_layout
 from fastio.errors import CorruptFileError, FastIOError, TransferError
 from fastio.files.atomic_file import AtomicFile, sync_folder
 from fastio.files.open_file import opened
+from fastio.formats.detect import PT
 from fastio.formats.layout import Layout
 from fastio.formats.pt import writer
 from fastio.formats.pt.reader import open_archive
@@ -145,7 +146,8 @@ def _write_file(task: Task, path: str, storages: Sequence[Storage], stem: str, t
     else:
         layout = torch_fallback.layout_of(task.image)
     if task.chunk_memory is None:
-        result, values = save_layout(layout, target, task.policy, task.progress, task.is_snapshot)
+        with AtomicFile(target) as new:
+            result, values = write_layout(layout, new, PT, task.policy, True, task.progress, task.is_snapshot)
     else:
         result, values = save_in_chunks(layout, target, task.policy, task.chunk_memory, task.progress)
     file = File(name, layout.size, of_file(layout, values))

@@ -15,7 +15,6 @@ from fastio.engine.extent_reads import fill
 from fastio.engine.tool_selection import plan_transfer
 from fastio.errors import ToolUnavailableError
 from fastio.results import Transfer
-from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
 from fastio.transports.transport import LOAD, Extent, ReadRequest, is_resident
 
@@ -34,8 +33,7 @@ class ChunkReads:
         self._started = time.perf_counter()
         self._file = (path, fd, size)
         self._control = Control()
-        with translate_native_errors(path):
-            resident = is_resident(fd, size)
+        resident = is_resident(path, fd, size)
         cpu = {torch.device("cpu")}
         plan = plan_transfer(LOAD, path, file_format, cpu, nbytes, count, policy, "extents", resident=resident)
         if not plan.tools:

@@ -1,7 +1,4 @@
-"""The bytes of a layout's parts in host memory, a chunk at a time: no second copy of a tensor is made.
-
-A tensor that is not contiguous is copied to contiguous chunks, which are written through the page cache.
-"""
+"""The bytes of a layout's parts in host memory, a piece at a time; writes those of tensors that are not contiguous."""
 
 from __future__ import annotations
 
@@ -14,12 +11,13 @@ from fastio._native import Control, crc32
 from fastio.errors import RefusedError
 from fastio.files.full_write import write_all
 from fastio.formats.layout import NonContiguousTensor
+from fastio.memory.contiguous_chunks import packed
 from fastio.memory.raw_memory import storage_bytes, view
 from fastio.transports.transport import Extent
 
 Part = Extent | NonContiguousTensor
 
-_PIECE = 8 << 20  # bytes; two pieces are in memory at a time, and a file object may copy what it is given
+_PIECE = 8 << 20  # bytes; a file object may copy what it is given
 
 
 def host_pieces(part: Part) -> Iterator[memoryview]:
@@ -40,27 +38,6 @@ def host_pieces(part: Part) -> Iterator[memoryview]:
             at = part.address - storage.data_ptr() + start
             copy = storage_bytes(storage)[at : at + nbytes].cpu()
             yield view(copy.data_ptr(), nbytes).toreadonly()
-
-
-def packed(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The elements of a tensor of any shape, strides and device, in row-major order: contiguous chunks on the host.
-
-    A chunk is valid until the next one.
-    """
-    room = torch.empty(min(tensor.nbytes, _PIECE), dtype=torch.uint8, device="cpu")
-    for part in _parts(tensor):
-        piece = room[: part.nbytes].view(part.dtype).view(part.shape)
-        # clone() first: torch transposes a dense tensor four times as fast as a part of a matrix.
-        yield piece.copy_(part.clone())
-
-
-def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    if tensor.nbytes <= _PIECE:
-        yield tensor
-        return
-    rows = max(1, _PIECE * len(tensor) // tensor.nbytes)
-    for part in tensor.split(rows):
-        yield from _parts(part[0] if len(part) == 1 else part)
 
 
 class Packed(NamedTuple):
