@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 
 from fastio import config, devices
 from fastio._native import crc32, memory_checksums
-from fastio.engine.host_pieces import Part, host_pieces
+from fastio.engine.host_pieces import host_pieces
 from fastio.errors import ToolUnavailableError
-from fastio.formats.layout import Layout, address_of
+from fastio.formats.layout import Layout, Part, address_of
 from fastio.transports.transport import Extent
 
 
-class Checksums(NamedTuple):
-    """One CRC-32 per extent, 0 where none is asked for. ``notes`` say why bytes were copied to the host for them."""
+def of_extents(extents: Sequence[Extent]) -> tuple[list[int], tuple[str, ...]]:
+    """A CRC-32 for each extent, 0 where none is asked for, and why bytes were copied to the host for them.
 
-    values: list[int]
-    notes: tuple[str, ...]
-
-
-def of_extents(extents: Sequence[Extent]) -> Checksums:
-    """Compute the CRCs that extents ask for. All work on their memory must have ended."""
+    All work on their memory must have ended.
+    """
     values, notes = [0] * len(extents), []
     groups: dict[torch.device | None, list[int]] = {}  # indices; None: host memory
     for index, extent in enumerate(extents):
@@ -45,7 +40,7 @@ def of_extents(extents: Sequence[Extent]) -> Checksums:
             computed = [of_part(extent) for extent in own]
         for index, value in zip(indices, computed, strict=True):
             values[index] = value
-    return Checksums(values, tuple(notes))
+    return values, tuple(notes)
 
 
 def of_part(part: Part) -> int:
@@ -66,11 +61,11 @@ def _on_device(extents: Sequence[Extent], device: torch.device) -> list[int]:
         raise ToolUnavailableError("crc32", "the device has no memory left for the kernel's results") from error
 
 
-def seal(layout: Layout) -> Checksums:
-    """Compute the CRCs of a layout's storages, and write them into its zip headers."""
-    checksums = of_extents(layout.extents)
-    patch(layout, checksums.values)
-    return checksums
+def seal(layout: Layout) -> tuple[list[int], tuple[str, ...]]:
+    """Compute the CRCs of a layout's storages as :func:`of_extents` does, and write them into its zip headers."""
+    values, notes = of_extents(layout.extents)
+    patch(layout, values)
+    return values, notes
 
 
 def patch(layout: Layout, values: Sequence[int]) -> None:

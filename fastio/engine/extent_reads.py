@@ -13,11 +13,12 @@ from fastio.engine import checksums
 from fastio.engine.background_job import Progress, under_way
 from fastio.engine.executor import Execution, Outcome, execute
 from fastio.engine.plan import COLUMNS, IN_PLACE, TransferPlan
-from fastio.engine.tool_selection import Need, plan_transfer
+from fastio.engine.tool_selection import plan_transfer
 from fastio.errors import ToolUnavailableError
 from fastio.formats.detect import PT
 from fastio.results import Transfer
 from fastio.transports.extent_rows import ExtentRows, entries, total_nbytes
+from fastio.transports.selection import Need
 from fastio.transports.transport import LOAD, Extent, ReadRequest, Span, TransportResult, is_resident
 
 _CPU = torch.device("cpu")

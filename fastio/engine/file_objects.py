@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from fastio.engine.background_job import Progress
+from fastio.engine.background_job import Progress, tell_end
 from fastio.engine.executor import result_of
 from fastio.engine.load import load_open
 from fastio.engine.plan import LoadRequest
-from fastio.engine.progress import tell_end
 from fastio.engine.torch_load import READ_WHOLE, call_torch
 from fastio.errors import TransferError
 from fastio.formats.detect import HEAD_BYTES, PT, detect
@@ -25,24 +24,13 @@ _REASON = "f is a file object"
 _STEP = 1 << 20
 
 
-def name_of(f: Any) -> str:
-    """What results and errors call a file object. The name of one that was made from a descriptor is that number."""
-    try:
-        name = getattr(f, "name", None)
-    except Exception:  # it is for messages alone: whatever a property of the program's raises
-        name = None
-    if name is None:
-        return "<file object>"
-    return os.fsdecode(name) if isinstance(name, bytes) else str(name)
-
-
 def load_stream(request: LoadRequest, f: Any, progress: Progress | None) -> tuple[Any, Transfer]:
     """Load from a file object, from its position to its end.
 
     What torch.load reads is not verified: the file object may be one that cannot be read twice.
     """
     started = time.perf_counter()
-    file_format = _detect(f)
+    file_format = _detect(f, request.path)
     if file_format is not None:
         if request.mmap:
             raise ValueError(f"{request.path}: mmap=True needs a path, got a file object")
@@ -57,7 +45,7 @@ def load_stream(request: LoadRequest, f: Any, progress: Progress | None) -> tupl
     return obj, result_of(LOAD, request.path, PT, "torch", moved, _REASON, 0, seconds)
 
 
-def _detect(f: Any) -> str | None:
+def _detect(f: Any, name: str) -> str | None:
     """The format of what lies from the position on, which stays where it is; None for what torch must judge."""
     try:
         at = f.tell()
@@ -66,7 +54,7 @@ def _detect(f: Any) -> str | None:
         f.seek(at)
     except (AttributeError, OSError):
         return None  # it cannot be read twice: torch says what it asks of a file object
-    file_format = detect(bytes(first), name_of(f)) if isinstance(first, bytes | bytearray) else None
+    file_format = detect(bytes(first), name) if isinstance(first, bytes | bytearray) else None
     return None if file_format == PT else file_format
 
 

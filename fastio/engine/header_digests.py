@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 from fastio._native import crc32
-from fastio.engine.host_pieces import Part, host_pieces
+from fastio.engine.host_pieces import host_pieces
 from fastio.files.full_write import write_all
 from fastio.formats.layout import DigestPlace, Layout
 from fastio.formats.small_reads import blocks_at
@@ -22,7 +22,7 @@ def write_after(layout: Layout, crcs: Mapping[int, int], path: str, fd: int) -> 
     ``crcs`` are the CRC-32s of what was written, by the parts' offsets. A SHA-256 is computed from memory, and if that
     was changed since it was written, from the file. TransferError if the system refuses.
     """
-    parts = _parts(layout)
+    parts = {part.offset: part for part in layout.parts}
     for place in layout.digests:
         crc, sha = crcs[place.offset], ""
         if place.sha256 is not None:
@@ -36,17 +36,12 @@ def write_after(layout: Layout, crcs: Mapping[int, int], path: str, fd: int) -> 
 
 def compute_before(layout: Layout) -> dict[int, int]:
     """Put the checksums of the memory as it is now into the header; return the CRC-32s by the parts' offsets."""
-    parts = _parts(layout)
+    parts = {part.offset: part for part in layout.parts}
     crcs: dict[int, int] = {}
     for place in layout.digests:
         crcs[place.offset], sha = _digests(host_pieces(parts[place.offset]), place.sha256 is not None)
         _put(layout, place, crcs[place.offset], sha)
     return crcs
-
-
-def _parts(layout: Layout) -> dict[int, Part]:
-    parts: list[Part] = [*layout.extents, *layout.strided]
-    return {part.offset: part for part in parts}
 
 
 def _put(layout: Layout, place: DigestPlace, crc: int, sha: str) -> None:

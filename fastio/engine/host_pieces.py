@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import torch
 
 from fastio._native import Control, crc32
 from fastio.errors import RefusedError
 from fastio.files.full_write import write_all
-from fastio.formats.layout import NonContiguousTensor
+from fastio.formats.layout import NonContiguousTensor, Part
 from fastio.memory.contiguous_chunks import packed
 from fastio.memory.raw_memory import storage_bytes, view
-from fastio.transports.transport import Extent
-
-Part = Extent | NonContiguousTensor
 
 _PIECE = 8 << 20  # bytes; a file object may copy what it is given
 
@@ -40,16 +36,12 @@ def host_pieces(part: Part) -> Iterator[memoryview]:
             yield view(copy.data_ptr(), nbytes).toreadonly()
 
 
-class Packed(NamedTuple):
-    """What was packed: a CRC-32 by each tensor's offset in the file, and notes for the result."""
-
-    checksums: dict[int, int]
-    notes: tuple[str, ...]
-
-
-def write_packed(tensors: Sequence[NonContiguousTensor], path: str, fd: int, control: Control) -> Packed:
+def write_packed(
+    tensors: Sequence[NonContiguousTensor], path: str, fd: int, control: Control
+) -> tuple[dict[int, int], tuple[str, ...]]:
     """Write the tensors at their offsets, through the page cache (chunks are not aligned).
 
+    Gives a CRC-32 by each tensor's offset in the file, and notes for the result.
     TransferError if the system refuses, RefusedError if the transfer is cancelled.
     """
     checksums: dict[int, int] = {}
@@ -64,7 +56,7 @@ def write_packed(tensors: Sequence[NonContiguousTensor], path: str, fd: int, con
             control.advance(len(piece))
         checksums[tensor.offset] = checksum
     if not tensors:
-        return Packed(checksums, ())
+        return checksums, ()
     nbytes = sum(tensor.nbytes for tensor in tensors)
     note = f"{len(tensors)} tensors of {nbytes} bytes were packed into the page cache: they are not contiguous"
-    return Packed(checksums, (note,))
+    return checksums, (note,)

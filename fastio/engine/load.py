@@ -9,12 +9,11 @@ from functools import partial
 from typing import Any
 
 from fastio._native import Control
-from fastio.engine.background_job import Progress
+from fastio.engine.background_job import Progress, tell_end
 from fastio.engine.executor import Execution, Outcome, execute, result_of
 from fastio.engine.extent_reads import fill
 from fastio.engine.load_plan import detected, plan_load, plan_source, torch_load
 from fastio.engine.plan import FileLoad, LoadPlan, LoadRequest, MappedLoad, TorchLoad
-from fastio.engine.progress import tell_end
 from fastio.engine.torch_load import MAPPED, UNSEALED, load_by_torch, read_by_torch
 from fastio.files.open_file import opened
 from fastio.formats.pt.reader import NeedsTorchError

@@ -19,13 +19,10 @@ from fastio.formats.pt.reader import NeedsTorchError
 from fastio.formats.small_reads import head
 from fastio.formats.source import Source
 from fastio.memory.load_buffers import PINNED, SHARED
-from fastio.memory.pinned_memory import check_available
 from fastio.runtime.gc_pause import gc_paused
 from fastio.transports import registry
 from fastio.transports.transport import LOAD, is_resident
 
-NO_FORMAT = "it is in torch's legacy format, or none"
-"""Why torch loads a file whose first bytes name no format."""
 _CPU = torch.device("cpu")
 
 
@@ -46,12 +43,12 @@ def plan_load(request: LoadRequest, fd: int, size: int, file_format: str | None)
         cure = "name the folder or the index in fastio.safe_open or fastio.load_model, or load a shard"
         raise FormatError(f"{request.path}: it is the index of a model in shards, and holds no tensors; {cure}")
     if file_format is None:
-        return torch_load(request, None, NO_FORMAT)
+        return torch_load(request, None, "it is in torch's legacy format, or none")
     return _plan_pt(request, fd, size) if file_format == PT else _plan_tensors(request, fd, size, file_format)
 
 
 def _plan_pt(request: LoadRequest, fd: int, size: int) -> LoadPlan:
-    device = _device_named_in(request)
+    device = device_named_in(request)
     mapped = _is_mapped(request, PT)
     if why := _torch_only(request, device, mapped):
         return torch_load(request, PT, why)
@@ -121,7 +118,7 @@ def torch_load(request: LoadRequest, file_format: str | None, why: str) -> Torch
     return TorchLoad(request, file_format, why, _is_mapped(request, file_format))
 
 
-def _device_named_in(request: LoadRequest) -> torch.device | None:
+def device_named_in(request: LoadRequest) -> torch.device | None:
     """The device that ``map_location`` names.
 
     None if it is something else, or torch has none of that name: there may be a package registered that knows it.
@@ -174,7 +171,7 @@ def _torch_only(request: LoadRequest, device: torch.device | None, mapped: bool)
 
 def _target(request: LoadRequest, file_format: str) -> torch.device:
     """The device that tensors of a file without a pickle are loaded onto."""
-    path, where, device = request.path, request.map_location, _device_named_in(request)
+    path, where, device = request.path, request.map_location, device_named_in(request)
     if where is None:
         return _CPU
     if device is None and isinstance(where, (str, bytes)):
@@ -188,26 +185,3 @@ def _target(request: LoadRequest, file_format: str) -> torch.device:
             "load with map_location='cpu' (of load_file: device='cpu'), and move the tensors by .to()"
         )
     return device
-
-
-def into_memory(request: LoadRequest, into: str | None) -> LoadRequest:
-    """The request for a load into a kind of host memory: None, ``"pinned"`` or ``"shared"``.
-
-    ValueError for another kind, UnsupportedError for arguments that mean other memory, ToolUnavailableError where no
-    accelerator pins memory.
-    """
-    if into is None:
-        return request
-    if into not in (PINNED, SHARED):
-        raise ValueError(f"into={into!r}: expected {PINNED!r}, {SHARED!r} or None")
-    device = _CPU if request.map_location is None else _device_named_in(request)
-    if device is None or device.type != "cpu":
-        raise UnsupportedError(
-            f"{request.path}: into={into!r} is host memory, got map_location={request.map_location!r}; leave one of "
-            "them out"
-        )
-    if request.mmap:
-        raise UnsupportedError(f"{request.path}: mmap=True maps the file, and into={into!r} copies it; leave one out")
-    if into == PINNED:
-        check_available()
-    return request._replace(into=into, map_location="cpu", mmap=False)

@@ -9,13 +9,14 @@ import torch
 
 from fastio import formats
 from fastio.engine.plan import FileSave, InPlaceSave, SavePlan, SaveRequest, TorchSave, TransferPlan
-from fastio.engine.tool_selection import Need, plan_transfer
+from fastio.engine.tool_selection import plan_transfer
 from fastio.errors import ToolUnavailableError
 from fastio.files.save_target import in_place_reason
 from fastio.formats.detect import PT
 from fastio.formats.layout import Layout
 from fastio.formats.pt import torch_probe, torch_settings, writer
 from fastio.formats.pt.view_clones import CloningPickle
+from fastio.transports.selection import Need
 from fastio.transports.transport import SAVE
 
 _ZIP = "_use_new_zipfile_serialization"

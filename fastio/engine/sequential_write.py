@@ -1,27 +1,66 @@
-"""Writes a layout from its first byte to its last: to file objects, pipes and devices."""
+"""Saves to what cannot be replaced, from the first byte to the last: file objects, pipes and devices."""
 
 from __future__ import annotations
 
+import errno
 import io
+import time
 from typing import Any
 
 from fastio._native import crc32
 from fastio.engine import header_digests
-from fastio.engine.host_pieces import Part, host_pieces
-from fastio.errors import ChecksumError
-from fastio.files.full_write import WholeWrites
+from fastio.engine.background_job import Progress, tell_end
+from fastio.engine.executor import result_of
+from fastio.engine.host_pieces import host_pieces
+from fastio.engine.plan import InPlaceSave
+from fastio.engine.torch_save import write_by_torch, write_to_object
+from fastio.errors import ChecksumError, TransferError
+from fastio.files.full_write import WholeWrites, whole_writes
 from fastio.formats.layout import Layout
+from fastio.results import Transfer
+from fastio.transports.transport import SAVE, TransportResult
 
 
-def write(layout: Layout, f: Any, name: str) -> None:
+def save_in_place(plan: InPlaceSave, started: float, progress: Progress | None) -> Transfer:
+    """Write to a file object, or to a file that cannot be replaced: a device, a pipe, an open file that was removed."""
+    if plan.file is not None:
+        return _write_in_order(plan, plan.file, started, progress)
+    path = plan.request.path
+    try:
+        file = io.FileIO(path, "wb")
+    except OSError as error:
+        raise TransferError(error.errno or errno.EIO, "open", path) from error
+    with file:
+        return _write_in_order(plan, file, started, progress)
+
+
+def _write_in_order(plan: InPlaceSave, f: Any, started: float, progress: Progress | None) -> Transfer:
+    request, layout = plan.request, plan.layout
+    tool, route, nbytes, verified = "torch", "library" if plan.file is None else "stream", 0, False
+    if layout is not None:
+        tool, route, nbytes, verified = "memory", "stream", layout.payload, bool(layout.digests)
+        _write(layout, whole_writes(f, request.path), request.path)
+        if callable(flush := getattr(f, "flush", None)):
+            flush()  # as torch does: what was saved can be loaded, by another process, too
+    elif plan.file is None:
+        write_by_torch(request, f)
+    else:
+        write_to_object(request, f)
+    tell_end(progress, nbytes)
+    # A file object's durability is its owner's.
+    notes = (f"not durable: {plan.why}",) if request.durable and plan.file is None else ()
+    moved, seconds = TransportResult(route, notes=notes), time.perf_counter() - started
+    return result_of(SAVE, request.path, request.file_format, tool, moved, plan.why, nbytes, seconds, verified=verified)
+
+
+def _write(layout: Layout, f: Any, name: str) -> None:
     """Write the file of a layout to a file object, at its position; errors call it ``name``.
 
     ChecksumError if another thread changed a tensor after its checksum was written into the header.
     """
     crcs = header_digests.compute_before(layout)
     at, at_once = 0, _copies_at_once(f)
-    parts: list[Part] = [*layout.extents, *layout.strided]
-    for part in sorted(parts, key=lambda part: part.offset):
+    for part in layout.parts:
         expected, crc = crcs.get(part.offset), 0
         if part.offset > at:
             f.write(bytes(part.offset - at))

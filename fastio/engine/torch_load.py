@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from fastio.engine.background_job import Progress
+from fastio.engine.background_job import Progress, tell_end
 from fastio.engine.executor import result_of
 from fastio.engine.plan import LoadRequest, TorchLoad
-from fastio.engine.progress import tell_end
 from fastio.engine.record_checksums import verify_archive
 from fastio.formats.detect import PT
 from fastio.formats.key_selection import pick

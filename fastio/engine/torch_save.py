@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from fastio.engine.background_job import Progress
+from fastio.engine.background_job import Progress, tell_end
 from fastio.engine.executor import result_of
 from fastio.engine.plan import SaveRequest, TorchSave
-from fastio.engine.progress import tell_end
 from fastio.engine.record_checksums import reseal_archive
 from fastio.errors import TransferError
 from fastio.files.atomic_file import AtomicFile

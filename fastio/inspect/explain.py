@@ -14,11 +14,12 @@ from fastio import dicts
 from fastio.dicts.policy import AUTO
 from fastio.engine.load_plan import detected, plan_load
 from fastio.engine.plan import FileLoad, LoadRequest, TorchLoad, TransferPlan
-from fastio.engine.tool_selection import Need, plan_transfer, require
+from fastio.engine.tool_selection import plan_transfer
 from fastio.errors import ToolUnavailableError
 from fastio.files.open_file import opened
 from fastio.formats.detect import PT
 from fastio.transports import registry
+from fastio.transports.selection import Need
 from fastio.transports.transport import LOAD, SAVE, is_resident
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def explain(
         return dictionary.explain(plan.context, plan.nbytes, plan.tools)
     reason = f"FASTIO_POLICY={preset}"
     try:
-        require(preset, op, plan.file_format, plan.devices)
+        registry.require(preset, op, plan.file_format, plan.devices)
     except ToolUnavailableError as error:
         reason += f", which is unavailable: {error.reason}" + (f"; {error.cure}" if error.cure else "")
     return replace(dictionary.explain(plan.context, plan.nbytes, (preset,)), reason=reason)

@@ -11,9 +11,9 @@ from pathlib import Path
 import fastio
 from fastio import dicts
 from fastio.dicts.context import load_context, save_context
-from fastio.engine.tool_selection import candidates
 from fastio.formats.detect import PT
 from fastio.transports import registry
+from fastio.transports.selection import candidates
 from fastio_bench.harness import page_cache
 from fastio_bench.harness.memory_reserve import Reserve
 from fastio_bench.workloads.objects import Object, Workload

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastio.dicts.context import load_context, save_context
-from fastio.engine.tool_selection import candidates
+from fastio.transports.selection import candidates
 from fastio.transports.transport import LOAD, SAVE, Capabilities
 
 FORMATS = ["pt", "safetensors", "npy", "raw"]
