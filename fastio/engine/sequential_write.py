@@ -23,15 +23,15 @@ from fastio.transports.transport import SAVE, TransportResult
 
 def save_in_place(plan: InPlaceSave, started: float, progress: Progress | None) -> Transfer:
     """Write to a file object, or to a file that cannot be replaced: a device, a pipe, an open file that was removed."""
-    if plan.file is not None:
-        return _write_in_order(plan, plan.file, started, progress)
     path = plan.request.path
+    if plan.file is not None:
+        return _write_in_order(plan, whole_writes(plan.file, path), started, progress)
     try:
         file = io.FileIO(path, "wb")
     except OSError as error:
         raise TransferError(error.errno or errno.EIO, "open", path) from error
     with file:
-        return _write_in_order(plan, file, started, progress)
+        return _write_in_order(plan, whole_writes(file, path), started, progress)
 
 
 def _write_in_order(plan: InPlaceSave, f: Any, started: float, progress: Progress | None) -> Transfer:
@@ -39,7 +39,7 @@ def _write_in_order(plan: InPlaceSave, f: Any, started: float, progress: Progres
     tool, route, nbytes, verified = "torch", "library" if plan.file is None else "stream", 0, False
     if layout is not None:
         tool, route, nbytes, verified = "memory", "stream", layout.payload, bool(layout.digests)
-        _write(layout, whole_writes(f, request.path), request.path)
+        _write(layout, f, request.path)
         if callable(flush := getattr(f, "flush", None)):
             flush()  # as torch does: what was saved can be loaded, by another process, too
     elif plan.file is None:

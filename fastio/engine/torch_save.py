@@ -56,7 +56,7 @@ def write_by_torch(request: SaveRequest, file: io.FileIO) -> None:
         if os.path.exists(name):
             torch.serialization.save(request.obj, name, **request.arguments)
         else:
-            write_to_object(request, file)
+            write_to_object(request, whole_writes(file, request.path))
     except RuntimeError as error:
         if "PytorchStreamWriter" not in str(error) and "inline_container" not in str(error):
             raise  # raised by the object that is saved
@@ -64,9 +64,9 @@ def write_by_torch(request: SaveRequest, file: io.FileIO) -> None:
 
 
 def write_to_object(request: SaveRequest, f: Any) -> None:
-    """torch.save to a file object, at its position. TransferError names the path of the request."""
+    """torch.save to a file object whose ``write`` writes everything, at its position."""
     try:
-        torch.serialization.save(request.obj, whole_writes(f, request.path), **request.arguments)
+        torch.serialization.save(request.obj, f, **request.arguments)
     except RuntimeError as error:
         # After a write failed or was interrupted, torch ends the archive, and reports only that this failed too.
         before = error.__context__

@@ -146,13 +146,20 @@ def _write_file(task: Task, path: str, storages: Sequence[Storage], stem: str, t
     else:
         layout = torch_fallback.layout_of(task.image)
     if task.chunk_memory is None:
-        with AtomicFile(target) as new:
-            result, values = write_layout(layout, new, PT, task.policy, True, task.progress, task.is_snapshot)
+        result, values = save_layout(layout, target, task.policy, task.progress, task.is_snapshot)
     else:
         result, values = save_in_chunks(layout, target, task.policy, task.chunk_memory, task.progress)
     file = File(name, layout.size, of_file(layout, values))
     _check(target, file, layout, values, task.read_back)
     return _OwnFile(file, result)
+
+
+def save_layout(
+    layout: Layout, path: str, policy: Any, progress: Progress | None, still: bool
+) -> tuple[SaveResult, Sequence[int]]:
+    """Write a ``.pt`` file of a layout to a path, durably; return also a CRC-32 for each extent that asks for one."""
+    with AtomicFile(path) as new:
+        return write_layout(layout, new, PT, policy, True, progress, still)
 
 
 def _discard(path: str, before: set[str], order: int) -> None:
