@@ -80,7 +80,9 @@ def read_extents(
     return execute(plan, work, started, request.control)
 
 
-def fill(request: ReadRequest, execution: Execution, nbytes: int, progress: Progress | None = None) -> TransportResult:
+def fill(
+    request: ReadRequest, execution: Execution, nbytes: int = 0, progress: Progress | None = None
+) -> TransportResult:
     """Have the first tool that can do it fill the memory; compute the checksums if it did not.
 
     A read of many ``nbytes`` runs on a thread of its own, which has ended when this returns or raises.

@@ -67,21 +67,21 @@ def verify_archive(path: str, fd: int, size: int) -> tuple[Archive, int, tuple[s
         return archive, verify_members(path, fd, archive.directory), ()
     unsealed = set() if archive.has_storage_crcs else set(archive.storages)
     records = [record for record in archive.records.values() if record not in unsealed]
-    notes = verify_records(path, fd, size, records)
+    notes = verify_records(archive, records, size)
     return archive, sum(record.nbytes for record in records), notes
 
 
-def verify_records(path: str, fd: int, size: int, records: Iterable[Record]) -> tuple[str, ...]:
+def verify_records(archive: Archive, records: Iterable[Record], size: int) -> tuple[str, ...]:
     """Check some records of a ``.pt`` file, which are not compressed; return what was read another way than wished.
 
     CorruptFileError names the record that is damaged.
     """
     in_order = sorted((record for record in records if record.nbytes), key=lambda record: record.offset)
     notes: dict[str, None] = {}
-    values = record_checksums(path, fd, in_order, size, notes)
+    values = record_checksums(archive.path, archive.fd, in_order, size, notes)
     for record, value in zip(in_order, values, strict=True):
         if value != record.crc:
-            raise crc_mismatch(path, record)
+            raise crc_mismatch(archive.path, record)
     return tuple(notes)
 
 

@@ -137,7 +137,7 @@ def _check_records(step: StepRecords, number: int, size: int) -> None:
     archive = step.files[number]
     if not archive.has_storage_crcs:
         raise CorruptFileError(archive.path, None, "its bytes are not those that were written")
-    verify_records(archive.path, archive.fd, size, step.read_from(number))
+    verify_records(archive, step.read_from(number), size)
     found = outline(step.pickle) if number == 0 else None
     missing = records_of(found.tree) - step.archive.records.keys() if found is not None else set()
     if missing:

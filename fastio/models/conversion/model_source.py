@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from fastio.engine.record_checksums import verify_records
+from fastio.engine.record_checksums import record_checksums
 from fastio.errors import FormatError, quoted
 from fastio.formats.detect import PT
 from fastio.formats.key_selection import pick, select
-from fastio.formats.pt.reader import Record
+from fastio.formats.pt.reader import Record, crc_mismatch
 from fastio.formats.safetensors.entries import Entry
 from fastio.formats.safetensors.tensor_checksums import TensorChecksums
 from fastio.models.conversion.source_tensors import Run, Source, SourceFile, SourceTensor
@@ -91,7 +91,7 @@ def _add_pickled(source: Source, file: SourceFile, weight_file: WeightFile, key:
                 partly[record.name] = record
     file.is_verified = found.checksummed
     if found.checksummed:
-        verify_records(file.path, file.fd, file.size, partly.values())
+        _verify(file, list(partly.values()))
     return source._replace(is_nameless=is_nameless and key is None)
 
 
@@ -111,6 +111,14 @@ def _pickled(file: SourceFile, name: str, entry: Entry) -> SourceTensor:
 
 def _mismatch(path: str, name: str, entry: Entry) -> Exception:
     return TensorChecksums({name: entry.crc or 0}, None).mismatch(path, name, entry)
+
+
+def _verify(file: SourceFile, records: list[Record]) -> None:
+    """Compare records with their CRC-32s of which tensors view parts: no tensor has that of all of a record."""
+    records.sort(key=lambda record: record.offset)
+    for record, value in zip(records, record_checksums(file.path, file.fd, records, file.size, {}), strict=True):
+        if value != record.crc:
+            raise crc_mismatch(file.path, record)
 
 
 def _at_key(path: str, obj: Any, key: str | None) -> tuple[Any, str | None]:
