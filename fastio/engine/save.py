@@ -135,5 +135,6 @@ def _fill(
 
 def _empty(new: UncommittedFile, nbytes: int) -> None:
     """Drop what a tool wrote before it refused, and reserve the blocks."""
-    os.ftruncate(new.fd, 0)
+    if os.fstat(new.fd).st_size:  # else ext4 would begin to write the file to the disk when it is closed
+        os.ftruncate(new.fd, 0)
     new.allocate(nbytes)
