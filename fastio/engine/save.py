@@ -28,8 +28,6 @@ from fastio.results import SaveResult
 from fastio.transports import registry
 from fastio.transports.transport import Patch, TransportResult, WriteRequest
 
-_CPU = frozenset({"cpu"})
-
 
 def save_file(request: SaveRequest, progress: Progress | None, file: Any = None) -> SaveResult:
     """Save to a path, which holds the whole old file or the whole new one at any time; or to a file object.
@@ -125,7 +123,7 @@ def _fill(
     notes = (*moved.notes, *why_packed, *notes)
     values = moved.checksums or () if sealed is None else sealed
     # Reading back what bypassed the host's memory would cost as much as the save.
-    if sealed is not None and not still and layout.devices <= _CPU:
+    if sealed is not None and not still and layout.devices <= {"cpu"}:
         notes += record_checksums.reseal(layout, sealed, new.path, new.fd)
     if layout.digests:
         crcs = {extent.offset: crc for extent, crc in zip(layout.extents, values, strict=True)} | packed
