@@ -89,7 +89,7 @@ class PosixTransport:
 
 
 def _is_resident(request: ReadRequest) -> bool:
-    return is_resident(request.fd, request.size) if request.resident is None else request.resident
+    return is_resident(request.path, request.fd, request.size) if request.resident is None else request.resident
 
 
 def _threads(nbytes: int, least: int) -> int:

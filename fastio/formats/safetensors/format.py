@@ -150,7 +150,7 @@ def source(path: str, fd: int, size: int, keys: tuple[str, ...] | None = None, v
     filled = sorted((r for r in regions.values() if r.nbytes), key=lambda region: region.offset)
     aligned = all(is_aligned(region.offset, entries[region.name].dtype.itemsize) for region in filled)
     damaged = None if known is None else lambda region: known.mismatch(path, region.name, entries[region.name])
-    return Source("safetensors", filled, build, known is not None, aligned=aligned, damaged=damaged)
+    return Source("safetensors", filled, build, aligned=aligned, damaged=damaged)
 
 
 def tensor_on(storage: torch.UntypedStorage, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:

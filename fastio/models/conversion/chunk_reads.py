@@ -10,13 +10,11 @@ from typing import Any
 import torch
 
 from fastio._native import Control
-from fastio.engine.background_job import under_way
 from fastio.engine.executor import Execution, Outcome, execute
 from fastio.engine.extent_reads import fill
 from fastio.engine.tool_selection import plan_transfer
 from fastio.errors import ToolUnavailableError
 from fastio.results import Transfer
-from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
 from fastio.transports.transport import LOAD, Extent, ReadRequest, is_resident
 
@@ -35,8 +33,7 @@ class ChunkReads:
         self._started = time.perf_counter()
         self._file = (path, fd, size)
         self._control = Control()
-        with translate_native_errors(path):
-            resident = is_resident(fd, size)
+        resident = is_resident(path, fd, size)
         cpu = {torch.device("cpu")}
         plan = plan_transfer(LOAD, path, file_format, cpu, nbytes, count, policy, "extents", resident=resident)
         if not plan.tools:
@@ -53,8 +50,7 @@ class ChunkReads:
         nbytes = sum(extent.nbytes for extent in extents)
 
         def work(execution: Execution) -> Outcome[tuple[Sequence[int], tuple[str, ...]]]:
-            with under_way(lambda: fill(request, execution), self._control, nbytes) as job:
-                moved = job.wait()
+            moved = fill(request, execution, nbytes)
             return Outcome(moved, (moved.checksums or (), execution.left))
 
         self._last, (values, left) = execute(self._plan, work, self._started, self._control, asks=False)

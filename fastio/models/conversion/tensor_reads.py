@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from fastio._native import crc32_at, crc32_combine
-from fastio.engine.contiguous_chunks import packed
+from fastio.memory.contiguous_chunks import packed
 from fastio.memory.raw_memory import view
 from fastio.models.conversion.source_tensors import Run, SourceFile, SourceTensor
 from fastio.transports.transport import Extent
