@@ -33,7 +33,7 @@ def check_ring() -> None:
 def write(request: WriteRequest) -> TransportResult:
     """Write by io_uring. Raises RefusedError where the system lacks io_uring or the filesystem O_DIRECT."""
     alignment = direct_io.alignment(request.path, request.fd)
-    with translate_native_errors(request.path), direct_io.DirectDescriptor(request.path, request.fd, os.O_WRONLY) as fd:
+    with _files.translate_errors(request), direct_io.DirectDescriptor(request.path, request.fd, os.O_WRONLY) as fd:
         checksums, copied = direct_write(
             fd,
             request.size,
@@ -57,7 +57,7 @@ def read(request: ReadRequest, threads: int = 0) -> TransportResult:
     alignment = direct_io.alignment(request.path, request.fd)
     span = request.span if alignment == direct_io.LEAST else None  # a span is aligned to pages only
     block, depth = (_READ_BLOCK, _READ_DEPTH) if span else (_STAGED_BLOCK, _STAGED_DEPTH)
-    with direct_io.DirectDescriptor(request.path, request.fd, os.O_RDONLY) as fd, _files.translate_read_errors(request):
+    with direct_io.DirectDescriptor(request.path, request.fd, os.O_RDONLY) as fd, _files.translate_errors(request):
         checksums = direct_read(
             fd,
             request.size,
