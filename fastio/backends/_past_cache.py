@@ -13,7 +13,6 @@ import os
 from fastio import config
 from fastio._native import direct_read, direct_write, probe_ring
 from fastio.backends import _files
-from fastio.errors import TransferError
 from fastio.files import direct_io
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import ReadRequest, TransportResult, WriteRequest
@@ -44,8 +43,11 @@ def write(request: WriteRequest) -> TransportResult:
             alignment,
             request.control,
         )
-    if request.size % alignment:
-        _truncate(request)
+    if request.size % alignment:  # direct writes end on a block boundary
+        try:
+            os.ftruncate(request.fd, request.size)
+        except OSError as error:
+            raise _files.failure(error, "truncate", request.path, request.size) from error
     return TransportResult("direct", checksums, (_COPIED,) if copied else ())
 
 
@@ -71,11 +73,3 @@ def read(request: ReadRequest, threads: int = 0) -> TransportResult:
             request.control,
         )
     return TransportResult("direct", checksums, filled_span=span is not None)
-
-
-def _truncate(request: WriteRequest) -> None:
-    """Cut the file to its size: direct writes end on a block boundary."""
-    try:
-        os.ftruncate(request.fd, request.size)
-    except OSError as error:
-        raise TransferError(error.errno or 0, "truncate", request.path, request.size) from error

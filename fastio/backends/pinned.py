@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 
@@ -56,38 +55,38 @@ class PinnedTransport:
         """Write ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         threads = min(max(config.get("io_threads"), 2), _DIRECT_WRITERS)
         # Without durability, writing into the page cache is fastest.
-        with _direct(request, request.durable, os.O_RDWR) as direct:
-            return self._move(request, staged_write, request.patches, direct, threads)
+        return self._move(request, staged_write, request.patches, request.durable, threads)
 
     def read(self, request: ReadRequest) -> TransportResult:
         """Fill the memory of ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         threads = max(config.get("io_threads"), _DIRECT_READERS)
-        with _direct(request, not request.resident, os.O_RDONLY) as direct:
-            return self._move(request, staged_read, request.span, direct, threads)
+        return self._move(request, staged_read, request.span, not request.resident, threads)
 
     def _move(
         self,
         request: ReadRequest | WriteRequest,
         move: Callable[..., tuple[list[int], bool]],
-        patches_or_span: Any,
-        direct: tuple[int, tuple[str, ...]],
+        patches_or_span: object,
+        past_cache: bool,
         direct_threads: int,
     ) -> TransportResult:
-        fd, notes = direct
         places = self._places(request.extents)
-        threads = config.get("io_threads") if fd < 0 else direct_threads
-        with self._staging(request, threads) as (buffers, window), _files.translate_errors(request):
-            checksums, refused = move(
-                request.fd,
-                fd,
-                request.size,
-                request.extents,
-                patches_or_span,
-                *places,
-                buffers,
-                window,
-                request.control,
-            )
+        access = os.O_RDWR if isinstance(request, WriteRequest) else os.O_RDONLY
+        with contextlib.closing(direct_io.DirectDescriptor(request.path, request.fd, access)) as descriptor:
+            direct, notes = _opened(descriptor, request) if past_cache else (_NO_FILE, ())
+            threads = config.get("io_threads") if direct == _NO_FILE else direct_threads
+            with self._staging(request, threads) as (buffers, window), _files.translate_errors(request):
+                checksums, refused = move(
+                    request.fd,
+                    direct,
+                    request.size,
+                    request.extents,
+                    patches_or_span,
+                    *places,
+                    buffers,
+                    window,
+                    request.control,
+                )
         if refused:
             notes = (*notes, "through the page cache: O_DIRECT was refused")
         return TransportResult("bounce", checksums, notes)
@@ -145,22 +144,14 @@ def _native_copies() -> dict[str, int]:
     return found
 
 
-@contextlib.contextmanager
-def _direct(request: WriteRequest | ReadRequest, wanted: bool, access: int) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """A descriptor of the file with O_DIRECT, or -1 if it is not wanted or refused; a note gives the reason.
-
-    Raises TransferError.
-    """
-    fd, notes = _NO_FILE, tuple[str, ...]()
-    with contextlib.closing(direct_io.DirectDescriptor(request.path, request.fd, access)) as descriptor:
-        if wanted:
-            try:
-                needed = direct_io.alignment(request.path, request.fd)
-                if needed > PAGE:
-                    raise RefusedError(
-                        f"direct I/O there needs memory and offsets aligned to {needed} bytes, staging has {PAGE}"
-                    )
-                fd = descriptor.open()
-            except RefusedError as error:
-                notes = (f"through the page cache: {error}",)
-        yield fd, notes
+def _opened(descriptor: direct_io.DirectDescriptor, request: WriteRequest | ReadRequest) -> tuple[int, tuple[str, ...]]:
+    """The open descriptor, or -1 if O_DIRECT is refused, and a note with the reason. Raises TransferError."""
+    try:
+        needed = direct_io.alignment(request.path, request.fd)
+        if needed > PAGE:
+            raise RefusedError(
+                f"direct I/O there needs memory and offsets aligned to {needed} bytes, staging has {PAGE}"
+            )
+        return descriptor.open(), ()
+    except RefusedError as error:
+        return _NO_FILE, (f"through the page cache: {error}",)
