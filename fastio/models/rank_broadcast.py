@@ -45,12 +45,12 @@ class Broadcast:
             elif _is_dense(tensor):
                 self._whole.append(_bytes_of(tensor))
             elif tensor.nbytes:
-                self._scattered.append((tensor, _new_bytes(BATCH_BYTES, tensor.device)))
+                self._scattered.append((tensor, _new_bytes(min(tensor.nbytes, BATCH_BYTES), tensor.device)))
         for device, some in small.items():
             *starts, nbytes = accumulate((-(-one.nbytes // _WIDEST) * _WIDEST for one in some), initial=0)
             buffer = _new_bytes(nbytes, device)
             self._whole.append(buffer)
-            self._packed += [(one, _place(buffer[start:], one)) for one, start in zip(some, starts, strict=True)]
+            self._packed += [(one, _place(buffer, start, one)) for one, start in zip(some, starts, strict=True)]
 
     def start(self) -> None:
         """Begin; a collective call. The tensors must not be used before :meth:`wait` has returned."""
@@ -63,7 +63,7 @@ class Broadcast:
         self._works = [self._broadcast(memory, True) for memory in self._whole]
         for tensor, buffer in self._scattered:
             for piece in pieces_of(tensor, BATCH_BYTES // tensor.element_size()):
-                place = _place(buffer, piece)
+                place = _place(buffer, 0, piece)
                 if self._sends:
                     copy_into(place, piece)
                 self._broadcast(buffer[: piece.nbytes], False)
@@ -89,12 +89,16 @@ def _new_bytes(nbytes: int, device: torch.device) -> torch.Tensor:
 
 def _is_dense(tensor: torch.Tensor) -> bool:
     """Whether the elements fill one run of memory, in any order of the axes: bytes of it are sent as they are."""
+    if tensor.is_conj() or tensor.is_neg() or tensor.numel() == 0:
+        return False
+    if tensor.is_contiguous():
+        return True
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride != expected:
             return False
         expected *= size
-    return expected > 0 and not tensor.is_conj() and not tensor.is_neg()
+    return True
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -103,6 +107,9 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return memory.set_(tensor.untyped_storage(), storage_offset_bytes(tensor), (tensor.nbytes,))  # type: ignore[call-overload, no-any-return]
 
 
-def _place(buffer: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """The beginning of a buffer, for the elements of a tensor, one behind the other."""
-    return buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+def _place(buffer: torch.Tensor, start: int, tensor: torch.Tensor) -> torch.Tensor:
+    """Memory of a buffer for the elements of a tensor, one behind the other."""
+    place = buffer[start : start + tensor.nbytes]
+    if tensor.dtype == torch.uint8 and tensor.dim() == 1:
+        return place
+    return place.view(tensor.dtype).view(tensor.shape)
