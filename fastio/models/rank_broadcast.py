@@ -1,6 +1,7 @@
 """Broadcasts tensors that one rank has to the same tensors of the others, straight from memory to memory.
 
-Small tensors are sent together, by way of a buffer. Large ones with gaps between their elements pass through 32 MiB.
+Small tensors are sent together, by way of a buffer. Large ones whose elements do not lie one behind the other pass
+through one of 32 MiB.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch.distributed as dist
 
 from fastio.formats.layout import storage_offset_bytes
 from fastio.memory.raw_memory import mark_overwritten
-from fastio.models.in_place import copy_into, pieces_of
+from fastio.models.in_place import copy_into, is_plain, pieces_of
 from fastio.models.part_batches import BATCH_BYTES, Batch
 from fastio.models.rank_group import RankGroup
 
@@ -41,8 +42,8 @@ class Broadcast:
         small: dict[torch.device, list[torch.Tensor]] = {}
         for tensor in tensors.values():
             if 0 < tensor.nbytes < SMALL:
-                small.setdefault(tensor.device, []).append(_bytes_of(tensor) if _is_dense(tensor) else tensor)
-            elif _is_dense(tensor):
+                small.setdefault(tensor.device, []).append(_bytes_of(tensor) if is_plain(tensor) else tensor)
+            elif is_plain(tensor):
                 self._whole.append(_bytes_of(tensor))
             elif tensor.nbytes:
                 self._scattered.append((tensor, _new_bytes(min(tensor.nbytes, BATCH_BYTES), tensor.device)))
@@ -87,22 +88,8 @@ def _new_bytes(nbytes: int, device: torch.device) -> torch.Tensor:
     return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill one run of memory, in any order of the axes: bytes of it are sent as they are."""
-    if tensor.is_conj() or tensor.is_neg() or tensor.numel() == 0:
-        return False
-    if tensor.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1 and stride != expected:
-            return False
-        expected *= size
-    return True
-
-
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a dense tensor. Copies are of bytes, too: torch copies no dtype of less than one."""
+    """The memory of a plain tensor. Copies are of bytes, too: torch copies no dtype of less than one."""
     memory = torch.empty(0, dtype=torch.uint8, device=tensor.device)
     return memory.set_(tensor.untyped_storage(), storage_offset_bytes(tensor), (tensor.nbytes,))  # type: ignore[call-overload, no-any-return]
 
