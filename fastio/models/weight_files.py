@@ -59,7 +59,7 @@ class WeightFile:
         self.format = PT if detect(first, path) == PT else SAFETENSORS
         self.unpickled: pt_tensor_table.Unpickled | None = None
         if self.format == PT:
-            found = pt_tensor_table.unpickled(path, self.fd, self.size)
+            found = pt_tensor_table.unpickled(path, self.fd, self.size, will_compare=keep_object)
             self.table: TensorTable = found.table(path)
             self.unpickled = found if keep_object else None
         else:

@@ -111,10 +111,10 @@ def numbers(names: Collection[str], digits: str) -> dict[str, int]:
 
 
 def _table_crc(stored: StoredTensors) -> str:
-    return f"{crc32(_ascii_json(stored)):08x}"
+    return f"{crc32(ascii_json(stored)):08x}"
 
 
-def _ascii_json(value: Any) -> bytes:
+def ascii_json(value: Any) -> bytes:
     """What :func:`json.dumps` writes, without spaces."""
     import orjson  # here, as `import fastio` does not need it
 
