@@ -73,15 +73,17 @@ def read_extents(
     file_format: str = PT,
     in_place: bool = False,
     cached: bool = False,
+    control: Control | None = None,
 ) -> tuple[Transfer, Sequence[int]]:
     """Fill given memory from an open file; return also a CRC-32 for each extent, which the caller must compare.
 
     Extents are sorted, apart and not empty; ``span`` is as in :class:`fastio.transports.transport.ReadRequest`. Their
-    memory may have changed when an error is raised. Raises also what :func:`plan_read` raises.
+    memory may have changed when an error is raised. ``control`` cancels the read. Raises also what :func:`plan_read`
+    raises.
     """
     started = time.perf_counter()
     plan = plan_read(path, fd, size, extents, policy, file_format, in_place, cached)
-    control = Control()
+    control = control or Control()
     request = ReadRequest(path, fd, size, extents, span, plan.resident, control, cached)
 
     # Interrupts and progress need a thread of its own for the transfer. Only the main thread is interrupted.

@@ -82,6 +82,13 @@ def test_large_headers_are_read_without_a_closer_look(
     assert same(fastio.load(tmp_path / "b.safetensors"), expected, layout=False)
 
 
+def test_fields_in_any_order_are_read_without_a_closer_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(text('{"x":{"data_offsets":[0,2],"shape":[2,1],"dtype":"U8"}}'))
+    monkeypatch.setattr(header, "parse", None)
+    assert same(fastio.load(path), safetensors.torch.load_file(path), layout=False)
+
+
 @pytest.mark.parametrize(
     ("names", "more", "problem"),
     [

@@ -64,7 +64,7 @@ def of_header(path: str, table: TensorTable) -> TensorChecksums | None:
     if not isinstance(value, dict) or not isinstance(value.get("version"), int):
         raise _malformed(path, table.checksums)
     check_version(path, value["version"])
-    names = table.names()
+    names = sorted(table.by_name)
     rewritten = table.start % PAGE != 0
     is_same = value.get("table") == _crc_of(table)
     if not is_same and not rewritten:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from fastio._native import header_rows
@@ -42,10 +42,11 @@ class TensorTable(NamedTuple):
         """The bytes of all tensors."""
         return sum(entry.nbytes for entry in self.entries.values())
 
-    def names(self) -> list[str]:
-        """The sorted names of the tensors."""
+    @property
+    def by_name(self) -> Collection[str]:
+        """The names of the tensors, in the order of the header."""
         entries = self.entries
-        return sorted(entries.index if isinstance(entries, HeaderEntries) else entries)
+        return entries.index if isinstance(entries, HeaderEntries) else entries
 
     def in_order(self) -> list[str]:
         """The names of the tensors by offset, bytes and name."""
@@ -56,7 +57,7 @@ class TensorTable(NamedTuple):
 
     def stored(self) -> StoredTensors:
         """The sorted names, and the dtypes and shapes that the header has for them."""
-        names, entries = self.names(), self.entries
+        names, entries = sorted(self.by_name), self.entries
         return names, [entries[name].stored_dtype for name in names], [entries[name].stored_shape for name in names]
 
 
