@@ -21,11 +21,6 @@ class Part(NamedTuple):
     entry: Entry
     selection: Selection | None = None
 
-    @classmethod
-    def of_whole(cls, file: WeightFile, name: str, entry: Entry) -> Part:
-        """A whole tensor."""
-        return cls(file, name, entry)
-
     def selected(self, selection: Selection) -> Part:
         """What a selection is of a whole tensor."""
         return self if selection == whole(self.entry.shape) else self._replace(selection=selection)

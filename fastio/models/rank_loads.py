@@ -33,7 +33,7 @@ def read_new_together(
     """As :func:`read_new`; a collective call if there are ranks, which give the same names."""
     if ranks is None:
         return read_new(places, files, policy, skip_damaged)
-    parts = [Part.of_whole(files.file_of[name], name, files.entry(name)) for name in places]
+    parts = [Part(files.file_of[name], name, files.entry(name)) for name in places]
 
     def read(batch: Batch) -> tuple[Tensors, set[str]]:
         return read_new({part.name: places[part.name] for part in batch.parts}, files, policy, skip_damaged)
@@ -59,7 +59,7 @@ def fill_in_place_together(
     if ranks is None:
         fill_in_place(targets, overlapping, files, policy, partial)
         return
-    parts = {name: Part.of_whole(files.file_of[name], name, files.entry(name)) for name in targets}
+    parts = {name: Part(files.file_of[name], name, files.entry(name)) for name in targets}
     grouped = batches([part for name, part in parts.items() if name not in overlapping], *limits(ranks))
     if shared := [part for name, part in parts.items() if name in overlapping]:
         grouped.append(Batch(shared, []))  # one rank fills them all: the order counts
@@ -94,7 +94,7 @@ def read_together(
     with ranks.together():
         files = opened()
         places = dict.fromkeys(files.in_order(), device)
-        parts = [Part.of_whole(files.file_of[name], name, files.entry(name)) for name in places]
+        parts = [Part(files.file_of[name], name, files.entry(name)) for name in places]
         compare_loads(ranks, {"function": "safe_open", "read_ahead": budget}, files, places, {}, set())
         whole = inf if budget is None else budget // 2
         most, first = limits(ranks) if budget is None else (min(budget // 2, BATCH_BYTES) // ranks.world, _FIRST_BYTES)
