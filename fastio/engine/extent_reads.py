@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fastio._native import Control
 from fastio.engine import checksums
 from fastio.engine.background_job import Progress, under_way
 from fastio.engine.executor import Execution, Outcome, execute
@@ -59,15 +60,18 @@ def read_extents(
     file_format: str = PT,
     in_place: bool = False,
     cached: bool = False,
+    control: Control | None = None,
 ) -> tuple[Transfer, Sequence[int]]:
     """Fill given memory from an open file; return also a CRC-32 for each extent, which the caller must compare.
 
     Extents are sorted, apart and not empty; ``span`` is as in :class:`fastio.transports.transport.ReadRequest`.
     ``in_place``: the memory was used before. ``cached``: host memory is filled by way of the page cache, unless
-    ``policy`` names a tool. The memory may have changed when an error is raised, also one of :func:`plan_read`.
+    ``policy`` names a tool. ``control`` cancels the read. The memory may have changed when an error is raised, also one
+    of :func:`plan_read`.
     """
     started = time.perf_counter()
-    request = ReadRequest(path, fd, size, extents, span, is_resident(path, fd, size), cached=cached)
+    resident = is_resident(path, fd, size)
+    request = ReadRequest(path, fd, size, extents, span, resident, control, cached)
     plan = plan_read(request, policy, file_format, in_place)
 
     # Interrupts and progress need a thread of its own for the transfer. Only the main thread is interrupted.

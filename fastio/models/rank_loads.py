@@ -167,7 +167,7 @@ def new_memory(batch: Batch, places: Mapping[str, torch.device]) -> Tensors:
 
 
 def _parts(files: WeightFiles, names: Iterable[str]) -> list[Part]:
-    return [Part.of_whole(files.file_of[name], name, files.entry(name)) for name in names]
+    return [Part(files.file_of[name], name, files.entry(name)) for name in names]
 
 
 def _batches(ranks: RankGroup, files: WeightFiles, names: Iterable[str]) -> list[Batch]:

@@ -7,6 +7,7 @@ file beside it (:mod:`fastio.formats.safetensors.sidecar`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
@@ -98,7 +99,8 @@ def header(
         in_order = [entries[name] for name in names]
         stored = names, [entry["dtype"] for entry in in_order], [entry["shape"] for entry in in_order]
         told = {CHECKSUMS: header_checksums.reserved(stored, hashes), **({"format": "pt"} if told is None else told)}
-    text = header_checksums.ascii_json(entries if told is None else {METADATA: told, **entries})
+    whole = entries if told is None else {METADATA: told, **entries}
+    text = json.dumps(whole, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % PAGE)
     if len(text) > LARGEST_HEADER:
         raise FormatError(f"{path}: the header would have {len(text)} bytes, above the format's {LARGEST_HEADER}")
