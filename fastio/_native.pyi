@@ -210,18 +210,24 @@ def unless_of(types: tuple[type, ...], function: Callable[[Any], Any]) -> Callab
     """Return a function that returns None for objects of exactly these types, and calls ``function`` for all others."""
 
 class HeaderRows:
-    """The entries of a safetensors header, which is added in parts; ``itemsizes`` has the bytes of an element.
+    """The entries of a safetensors header. ``in_order``: the names by offset, bytes and name.
 
-    ``add`` returns whether each entry is exactly a dtype of these, a shape and offsets that agree. ``in_order`` returns
-    the names by offset, bytes and name; None unless all of them fill ``room`` bytes without holes. ``row`` is dtype,
-    shape, begin and end of one; ``columns`` the dtypes and shapes of several.
+    ``row`` is dtype, shape, begin and end of one. ``table_crc``: the CRC-32 of the sorted names, the dtypes and the
+    shapes as JSON of three lists; None if a name is not of printable ASCII.
     """
-    def __init__(self, itemsizes: dict[str, int]) -> None: ...
-    def __len__(self) -> int: ...
-    def add(self, entries: dict[str, Any]) -> bool: ...
-    def in_order(self, room: int) -> list[str] | None: ...
+    @property
+    def in_order(self) -> list[str]: ...
     def row(self, index: int) -> tuple[str, list[int], int, int]: ...
-    def columns(self, indices: list[int]) -> tuple[list[str], list[list[int]]]: ...
+    def table_crc(self) -> int | None: ...
+
+def header_rows(
+    text: bytes, itemsizes: dict[str, int], room: int
+) -> tuple[HeaderRows, dict[str, int], bytes | None] | None:
+    """Parse a safetensors header as most programs write it: the rows, the index of each name, text of the metadata.
+
+    ``itemsizes`` has the bytes of an element of each dtype. None for a header that is unusual or wrong, as when the
+    tensors do not fill ``room`` bytes without holes.
+    """
 
 def fault_signal(fd: int, nbytes: int) -> int:
     """Return the signal that kills a child process that maps a file and reads it: 0 if none, -1 if it cannot map it."""

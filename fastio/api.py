@@ -7,18 +7,22 @@ import pickle
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from fastio.engine import file_objects
 from fastio.engine.load import load_file
-from fastio.engine.load_plan import into_memory
+from fastio.engine.load_plan import device_named_in
 from fastio.engine.plan import LoadRequest, SaveRequest
-from fastio.engine.progress import shown
 from fastio.engine.save import save_file
 from fastio.engine.tool_selection import check
 from fastio.errors import UnsupportedError
-from fastio.files.open_file import is_path, translate_open_limit
+from fastio.files.open_file import is_path, name_of, translate_open_limit
 from fastio.formats import detect
 from fastio.formats.key_selection import checked
 from fastio.formats.pt.view_clones import cloning
+from fastio.memory.load_buffers import PINNED, SHARED
+from fastio.memory.pinned_memory import check_available
+from fastio.progress import shown
 from fastio.results import SaveResult, publish
 from fastio.transports.transport import LOAD, SAVE
 
@@ -75,7 +79,7 @@ def save(
         torch_save_arguments["pickle_module"] = cloning(torch_save_arguments.get("pickle_module") or pickle)
     with shown(progress, f"saving {os.path.basename(name)}") as told, translate_open_limit("save", name):
         request = SaveRequest(obj, name, file_format, policy, bool(durable), torch_save_arguments)
-        result = save_file(request, told) if is_path(f) else file_objects.save_stream(request, f, told)
+        result = save_file(request, told, None if is_path(f) else f)
     publish(result)
     return result
 
@@ -158,8 +162,31 @@ def load_as_torch(
     return _load(f, request, None)
 
 
+def into_memory(request: LoadRequest, into: str | None) -> LoadRequest:
+    """The request for a load into a kind of host memory: None, ``"pinned"`` or ``"shared"``.
+
+    ValueError for another kind, UnsupportedError for arguments that mean other memory, ToolUnavailableError where no
+    accelerator pins memory.
+    """
+    if into is None:
+        return request
+    if into not in (PINNED, SHARED):
+        raise ValueError(f"into={into!r}: expected {PINNED!r}, {SHARED!r} or None")
+    device = torch.device("cpu") if request.map_location is None else device_named_in(request)
+    if device is None or device.type != "cpu":
+        raise UnsupportedError(
+            f"{request.path}: into={into!r} is host memory, got map_location={request.map_location!r}; leave one of "
+            "them out"
+        )
+    if request.mmap:
+        raise UnsupportedError(f"{request.path}: mmap=True maps the file, and into={into!r} copies it; leave one out")
+    if into == PINNED:
+        check_available()
+    return request._replace(into=into, map_location="cpu", mmap=False)
+
+
 def _name(f: Any) -> str:
-    return os.fsdecode(f) if is_path(f) else file_objects.name_of(f)
+    return os.fsdecode(f) if is_path(f) else name_of(f)
 
 
 def _load(f: Any, request: LoadRequest, progress: Any) -> Any:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 from fastio.runtime.fork_safe_lock import lock_across_forks
 
@@ -46,31 +44,6 @@ class SaveResult(Transfer):
     """The result of a save, which :func:`fastio.save` returns."""
 
     __slots__ = ()
-
-
-_Result = TypeVar("_Result", bound=Transfer)
-
-
-def completed(
-    result: type[_Result],
-    op: str,
-    path: str,
-    started: float,
-    *,
-    format: str,
-    tool: str,
-    route: str,
-    reason: str,
-    nbytes: int,
-    durable: bool = False,
-    notes: tuple[str, ...] = (),
-) -> _Result:
-    """The result of a transfer that no dictionary chose the tool for. It is not verified.
-
-    ``started``: ``time.perf_counter()`` when the caller began to wait.
-    """
-    seconds = time.perf_counter() - started
-    return result(op, path, format, tool, route, reason, nbytes, seconds, durable, False, notes)
 
 
 _lock = lock_across_forks()

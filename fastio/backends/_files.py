@@ -1,4 +1,4 @@
-"""Complete reads and writes of host memory: short transfers are continued, errors name the file and the offset."""
+"""What transports ask about the open file, and the errors that they raise: those name the file and the tensor."""
 
 from __future__ import annotations
 
@@ -32,40 +32,23 @@ def status(request: ReadRequest | WriteRequest) -> os.stat_result:
         raise failure(error, "stat", request.path) from error
 
 
-def check_length(request: ReadRequest) -> None:
+def check_length(request: ReadRequest | WriteRequest) -> None:
     """Raises CorruptFileError, naming the extent, if the file ends before all extents do."""
     size = status(request).st_size
     for extent in request.extents:
-        if extent.offset + extent.nbytes > size:
-            raise truncated(request.path, extent.name, size, extent.offset + extent.nbytes)
+        end = extent.offset + extent.nbytes
+        if end > size:
+            problem = f"the file ends at byte {size}, expected at least {end}: it was cut short; restore it from a copy"
+            raise CorruptFileError(request.path, extent.name or None, problem)
 
 
-def truncated(path: str, name: str, size: int, expected: int) -> CorruptFileError:
-    """The error for a file that ends at byte ``size`` instead of ``expected`` or later."""
-    problem = f"the file ends at byte {size}, expected at least {expected}: it was cut short; restore it from a copy"
-    return CorruptFileError(path, name or None, problem)
-
-
-def translate_read_errors(request: ReadRequest) -> HandledErrors[NativeError]:
-    """Inside, native errors of a read become public ones; that of a file that was cut short names the tensor."""
+def translate_errors(request: ReadRequest | WriteRequest) -> HandledErrors[NativeError]:
+    """Inside, native errors become public ones; that of a file that was cut short names the tensor."""
     return HandledErrors(NativeError, partial(_raise_public, request))
 
 
-def _raise_public(request: ReadRequest, error: NativeError) -> None:
+def _raise_public(request: ReadRequest | WriteRequest, error: NativeError) -> None:
     public = public_error(error, request.path)
     if isinstance(public, CorruptFileError):
         check_length(request)
     raise public from None
-
-
-def read_all(path: str, fd: int, memory: memoryview, offset: int, name: str = "") -> None:
-    """Fill all of ``memory`` (bytes) from the file at ``offset``; ``name`` is what a truncation error calls it."""
-    done = 0
-    while done < len(memory):
-        try:
-            count = os.preadv(fd, [memory[done:]], offset + done)
-        except OSError as error:
-            raise failure(error, "read", path, offset + done) from error
-        if count == 0:
-            raise truncated(path, name, offset + done, offset + len(memory))
-        done += count

@@ -13,7 +13,6 @@ import os
 from fastio import config
 from fastio._native import direct_read, direct_write, probe_ring
 from fastio.backends import _files
-from fastio.errors import TransferError
 from fastio.files import direct_io
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import ReadRequest, TransportResult, WriteRequest
@@ -33,7 +32,7 @@ def check_ring() -> None:
 def write(request: WriteRequest) -> TransportResult:
     """Write by io_uring. Raises RefusedError where the system lacks io_uring or the filesystem O_DIRECT."""
     alignment = direct_io.alignment(request.path, request.fd)
-    with translate_native_errors(request.path), direct_io.DirectDescriptor(request.path, request.fd, os.O_WRONLY) as fd:
+    with _files.translate_errors(request), direct_io.DirectDescriptor(request.path, request.fd, os.O_WRONLY) as fd:
         checksums, copied = direct_write(
             fd,
             request.size,
@@ -44,8 +43,11 @@ def write(request: WriteRequest) -> TransportResult:
             alignment,
             request.control,
         )
-    if request.size % alignment:
-        _truncate(request)
+    if request.size % alignment:  # direct writes end on a block boundary
+        try:
+            os.ftruncate(request.fd, request.size)
+        except OSError as error:
+            raise _files.failure(error, "truncate", request.path, request.size) from error
     return TransportResult("direct", checksums, (_COPIED,) if copied else ())
 
 
@@ -57,7 +59,7 @@ def read(request: ReadRequest, threads: int = 0) -> TransportResult:
     alignment = direct_io.alignment(request.path, request.fd)
     span = request.span if alignment == direct_io.LEAST else None  # a span is aligned to pages only
     block, depth = (_READ_BLOCK, _READ_DEPTH) if span else (_STAGED_BLOCK, _STAGED_DEPTH)
-    with direct_io.DirectDescriptor(request.path, request.fd, os.O_RDONLY) as fd, _files.translate_read_errors(request):
+    with direct_io.DirectDescriptor(request.path, request.fd, os.O_RDONLY) as fd, _files.translate_errors(request):
         checksums = direct_read(
             fd,
             request.size,
@@ -71,11 +73,3 @@ def read(request: ReadRequest, threads: int = 0) -> TransportResult:
             request.control,
         )
     return TransportResult("direct", checksums, filled_span=span is not None)
-
-
-def _truncate(request: WriteRequest) -> None:
-    """Cut the file to its size: direct writes end on a block boundary."""
-    try:
-        os.ftruncate(request.fd, request.size)
-    except OSError as error:
-        raise TransferError(error.errno or 0, "truncate", request.path, request.size) from error

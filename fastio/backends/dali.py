@@ -19,9 +19,10 @@ import torch
 
 from fastio import devices
 from fastio.backends import _files, _memory
-from fastio.backends._windows import check
+from fastio.backends._parts import between, check
 from fastio.errors import RefusedError, ToolUnavailableError
 from fastio.files.npy_header import parse
+from fastio.memory import raw_memory
 from fastio.transports.transport import LOAD, Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
 _REGION = 16 << 20
@@ -66,7 +67,7 @@ class DaliTransport:
         extents = [extent for extent in request.extents if extent.nbytes]
         if not extents:
             return TransportResult("cached")
-        used = {_memory.tensor(extent).device for extent in extents}
+        used = {_memory.device_of(extent) for extent in extents}
         if len(used) > 1:
             raise RefusedError(f"{request.path}: one DALI reader fills memory on one device, not on {len(used)}")
         device = used.pop()
@@ -83,38 +84,37 @@ class DaliTransport:
                 raise RefusedError(f"{request.path}: DALI does not read it: {error}") from error
         if device.type == "cpu":
             return TransportResult("cached")
-        return TransportResult(
-            "gds", notes=("cuFile under DALI does not say whether it had to copy through host memory",)
-        )
+        note = "cuFile under DALI does not say whether it had to copy through host memory"
+        return TransportResult("gds", notes=(note,))
 
     def _read(
         self, request: ReadRequest, extents: list[Extent], array: _Array, name: str, device: torch.device
     ) -> None:
-        on_host = device.type == "cpu"
-        if not on_host:
-            # Queued kernels may still use memory that torch reused for the tensor.
-            devices.of(device).synchronize(device)
+        raw_memory.synchronize([device])  # queued kernels may still use memory that torch reused for the tensor
         # The GPU reader reads the whole file for every region, so it gets one region.
-        regions = [r for r in _regions(array, _REGION if on_host else array.nbytes) if _holds(r, extents)]
-        pipeline = self._pipeline(name, len(array.shape), device, whole=regions[0].start is None)
-        for region in regions:
+        limit = _REGION if device.type == "cpu" else array.nbytes
+        pipeline = self._pipeline(name, len(array.shape), device, whole=array.nbytes <= limit)
+        for region in _regions(array, limit):
+            wanted = region.parts_of(extents)
+            if not wanted:
+                continue
             _files.stop_if_cancelled(request.control, request.path)
             if region.start is not None:
                 pipeline.feed_input("start", [np.array(region.start, np.int32)])
                 pipeline.feed_input("shape", [np.array(region.shape, np.int32)])
             (outputs,) = pipeline.run()
-            if not on_host:
-                devices.of(device).synchronize(device)
-            moved = _copy_to_extents(region, outputs[0].data_ptr(), extents, device)
-            if not on_host:
-                devices.of(device).synchronize(device)  # before the pipeline frees its memory
-            request.control.advance(moved)
+            raw_memory.synchronize([device])
+            whole = Extent(region.begin, region.end - region.begin, outputs[0].data_ptr(), False, str(device))
+            for part in wanted:
+                source = between(whole, part.offset, part.offset + part.nbytes)
+                _memory.tensor(part).copy_(_memory.tensor(source))
+            raw_memory.synchronize([device])  # before the pipeline frees its memory
+            request.control.advance(sum(part.nbytes for part in wanted))
 
     def _pipeline(self, name: str, ndim: int, device: torch.device, whole: bool) -> Any:
         fn = importlib.import_module("nvidia.dali.fn")
         int32 = importlib.import_module("nvidia.dali.types").INT32
-        kind = "cpu" if device.type == "cpu" else "gpu"
-        index = None if device.type == "cpu" else device.index
+        kind, index = ("cpu", None) if device.type == "cpu" else ("gpu", device.index)
         pipeline = self._dali.Pipeline(batch_size=1, num_threads=1, device_id=index, prefetch_queue_depth=1)
         with pipeline:
             region = {}
@@ -145,6 +145,11 @@ class _Region(NamedTuple):
     end: int
     start: tuple[int, ...] | None
     shape: tuple[int, ...]
+
+    def parts_of(self, extents: list[Extent]) -> list[Extent]:
+        """The parts of extents that lie in the region."""
+        ranges = [(max(self.begin, e.offset), min(self.end, e.offset + e.nbytes)) for e in extents]
+        return [between(extent, *ends) for extent, ends in zip(extents, ranges, strict=True) if ends[0] < ends[1]]
 
 
 def _header(request: ReadRequest) -> _Array:
@@ -190,20 +195,3 @@ def _regions(array: _Array, limit: int) -> Iterator[_Region]:
             start = (*outer, first, *(0 for _ in shape[cut + 1 :]))
             yield _Region(begin, end, start, (*(1 for _ in outer), count, *shape[cut + 1 :]))
             begin = end
-
-
-def _holds(region: _Region, extents: list[Extent]) -> bool:
-    return any(extent.offset < region.end and region.begin < extent.offset + extent.nbytes for extent in extents)
-
-
-def _copy_to_extents(region: _Region, address: int, extents: list[Extent], device: torch.device) -> int:
-    """Copy a region's bytes at ``address`` to the extents that contain them; returns how many were copied."""
-    moved = 0
-    for extent in extents:
-        low, high = max(region.begin, extent.offset), min(region.end, extent.offset + extent.nbytes)
-        if low < high:
-            source = Extent(low, high - low, address + low - region.begin, False, str(device))
-            target = extent._replace(offset=low, nbytes=high - low, address=extent.address + low - extent.offset)
-            _memory.tensor(target).copy_(_memory.tensor(source))
-            moved += high - low
-    return moved

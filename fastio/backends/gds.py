@@ -16,14 +16,13 @@ import importlib
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from fastio import devices
-from fastio.backends import _files, _memory
-from fastio.backends._windows import check, part, windows
+from fastio.backends import _files, _memory, _page_cache
+from fastio.backends._parts import between, check, parts
 from fastio.devices import cuda_extras
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
 from fastio.files.full_write import write_all
@@ -62,17 +61,16 @@ class GdsTransport:
         _memory.synchronize(request.extents)
         with _Transfers(self._kvikio, request) as transfers:
             ends: list[Extent] = []
-            for extent in _parts(request):
-                if self._is_on_device(extent):
-                    body, of_extent = _cut(extent)
-                    ends += of_extent
+            for _, part in parts(request.extents, _PART):
+                if self._is_on_device(part):
+                    body, of_part = _cut(part)
+                    ends += of_part
                     if body is not None:
                         transfers.start(body)
                 else:
                     _files.stop_if_cancelled(request.control, request.path)
-                    memory = raw_memory.view(extent.address, extent.nbytes)
-                    write_all(request.path, request.fd, memory, extent.offset)
-                    request.control.advance(extent.nbytes)
+                    write_all(request.path, request.fd, raw_memory.view(part.address, part.nbytes), part.offset)
+                    request.control.advance(part.nbytes)
             transfers.finish()
             last_page = -1
             for end in ends:
@@ -89,14 +87,13 @@ class GdsTransport:
         _files.check_length(request)
         _memory.synchronize(request.extents)
         with _Transfers(self._kvikio, request) as transfers:
-            for extent in _parts(request):
-                if self._is_on_device(extent):
-                    transfers.start(extent)
+            for _, part in parts(request.extents, _PART):
+                if self._is_on_device(part):
+                    transfers.start(part)
                 else:
-                    _files.stop_if_cancelled(request.control, request.path)
-                    memory = raw_memory.view(extent.address, extent.nbytes)
-                    _files.read_all(request.path, request.fd, memory, extent.offset, extent.name)
-                    request.control.advance(extent.nbytes)
+                    on_host = [part._replace(checksum=False)]
+                    path, fd, size, control = request.path, request.fd, request.size, request.control
+                    _page_cache.read(ReadRequest(path, fd, size, on_host, control=control))
             transfers.finish()
         return self._kvikio.moved(transfers)
 
@@ -195,7 +192,7 @@ class _Transfers:
             raise TransferError(errno.EIO, self._operation, self._request.path, extent.offset)
         self._request.control.advance(count)
         if count < extent.nbytes:
-            rest = _between(extent, extent.offset + count, extent.offset + extent.nbytes)
+            rest = between(extent, extent.offset + count, extent.offset + extent.nbytes)
             self._under_way.appendleft((rest, self._submit(rest)))
 
     def _submit(self, extent: Extent) -> Any:
@@ -213,21 +210,11 @@ class _Transfers:
         raise RefusedError(f"{self._request.path}: kvikio could not {self._operation}: {error}") from error
 
 
-def _parts(request: WriteRequest | ReadRequest) -> Iterator[Extent]:
-    for window in windows(request.extents, _PART):
-        for piece in window.pieces:
-            yield part(request.extents, piece)
-
-
 def _cut(extent: Extent) -> tuple[Extent | None, list[Extent]]:
     """The whole pages of the file that an extent fills, or None, and its unaligned ends, each in one page."""
     end = extent.offset + extent.nbytes
     low, high = (extent.offset + PAGE - 1) // PAGE * PAGE, end // PAGE * PAGE
     if low > high:
         return None, [extent]
-    cuts = [_between(extent, *ends) for ends in ((extent.offset, low), (low, high), (high, end))]
-    return cuts[1] if low < high else None, [cut for cut in (cuts[0], cuts[2]) if cut.nbytes]
-
-
-def _between(extent: Extent, low: int, high: int) -> Extent:
-    return extent._replace(offset=low, nbytes=high - low, address=extent.address + low - extent.offset)
+    first, body, last = (between(extent, *ends) for ends in ((extent.offset, low), (low, high), (high, end)))
+    return body if body.nbytes else None, [one for one in (first, last) if one.nbytes]

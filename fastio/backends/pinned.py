@@ -11,18 +11,18 @@ those of the staged bytes, which are written even if the tensor has changed mean
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from fastio import config, devices
 from fastio._native import staged_read, staged_write
 from fastio.backends import _files, _memory
-from fastio.backends._direct import direct_descriptor
 from fastio.devices import copy_errors
 from fastio.errors import RefusedError, ToolUnavailableError
+from fastio.files import direct_io
 from fastio.memory.staging_buffers import PAGE, Lease, StagingRing
-from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.extent_rows import total_nbytes
 from fastio.transports.transport import Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
@@ -33,6 +33,7 @@ _BUFFERS = 2 * _MOST_THREADS  # so that two transfers at once have all they want
 # Past the page cache, threads mostly wait. A disk reads best from a deep queue, and writes best from a shallow one.
 _DIRECT_READERS, _DIRECT_WRITERS = 8, 4
 _POLL_SECONDS = 0.1  # between two checks whether a transfer that waits for staging memory was cancelled
+_NO_FILE = -1
 _HOST = -1  # the place of an extent that no device holds
 
 
@@ -52,44 +53,43 @@ class PinnedTransport:
 
     def write(self, request: WriteRequest) -> TransportResult:
         """Write ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
-        places = self._places(request.extents)
+        threads = min(max(config.get("io_threads"), 2), _DIRECT_WRITERS)
         # Without durability, writing into the page cache is fastest.
-        with direct_descriptor(request, request.durable) as (direct, notes):
-            threads = config.get("io_threads")
-            wanted = threads if direct < 0 else min(max(threads, 2), _DIRECT_WRITERS)
-            with self._staging(request, wanted) as (buffers, window), translate_native_errors(request.path):
-                checksums, refused = staged_write(
-                    request.fd,
-                    direct,
-                    request.size,
-                    request.extents,
-                    request.patches,
-                    *places,
-                    buffers,
-                    window,
-                    request.control,
-                )
-        return TransportResult("bounce", checksums, _noted(notes, refused))
+        return self._move(request, staged_write, request.patches, request.durable, threads)
 
     def read(self, request: ReadRequest) -> TransportResult:
         """Fill the memory of ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
+        threads = max(config.get("io_threads"), _DIRECT_READERS)
+        return self._move(request, staged_read, request.span, not request.resident, threads)
+
+    def _move(
+        self,
+        request: ReadRequest | WriteRequest,
+        move: Callable[..., tuple[list[int], bool]],
+        patches_or_span: object,
+        past_cache: bool,
+        direct_threads: int,
+    ) -> TransportResult:
         places = self._places(request.extents)
-        with direct_descriptor(request, not request.resident) as (direct, notes):
-            threads = config.get("io_threads")
-            wanted = threads if direct < 0 else max(threads, _DIRECT_READERS)
-            with self._staging(request, wanted) as (buffers, window), _files.translate_read_errors(request):
-                checksums, refused = staged_read(
+        access = os.O_RDWR if isinstance(request, WriteRequest) else os.O_RDONLY
+        with contextlib.closing(direct_io.DirectDescriptor(request.path, request.fd, access)) as descriptor:
+            direct, notes = _opened(descriptor, request) if past_cache else (_NO_FILE, ())
+            threads = config.get("io_threads") if direct == _NO_FILE else direct_threads
+            with self._staging(request, threads) as (buffers, window), _files.translate_errors(request):
+                checksums, refused = move(
                     request.fd,
                     direct,
                     request.size,
                     request.extents,
-                    request.span,
+                    patches_or_span,
                     *places,
                     buffers,
                     window,
                     request.control,
                 )
-        return TransportResult("bounce", checksums, _noted(notes, refused))
+        if refused:
+            notes = (*notes, "through the page cache: O_DIRECT was refused")
+        return TransportResult("bounce", checksums, notes)
 
     def _places(self, extents: Sequence[Extent]) -> tuple[list[int], int]:
         """The index of each extent's device, ``_HOST`` for host memory, and the address of the devices' copies or 0.
@@ -144,5 +144,14 @@ def _native_copies() -> dict[str, int]:
     return found
 
 
-def _noted(notes: tuple[str, ...], refused: bool) -> tuple[str, ...]:
-    return (*notes, "through the page cache: O_DIRECT was refused") if refused else notes
+def _opened(descriptor: direct_io.DirectDescriptor, request: WriteRequest | ReadRequest) -> tuple[int, tuple[str, ...]]:
+    """The open descriptor, or -1 if O_DIRECT is refused, and a note with the reason. Raises TransferError."""
+    try:
+        needed = direct_io.alignment(request.path, request.fd)
+        if needed > PAGE:
+            raise RefusedError(
+                f"direct I/O there needs memory and offsets aligned to {needed} bytes, staging has {PAGE}"
+            )
+        return descriptor.open(), ()
+    except RefusedError as error:
+        return _NO_FILE, (f"through the page cache: {error}",)

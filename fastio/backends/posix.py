@@ -7,16 +7,10 @@ of a state dict.
 from __future__ import annotations
 
 from fastio import config
-from fastio._native import cached_read, cached_write
-from fastio.backends import _files, _past_cache
+from fastio.backends import _page_cache, _past_cache
 from fastio.errors import RefusedError
-from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import Capabilities, ReadRequest, TransportResult, WriteRequest, is_resident
 
-# Measured: a write block must stay in the processor's cache from the time it is gathered until the kernel copies it.
-# So must the huge page that a read faults in, from the time it is cleared until it is filled.
-_WRITE_BLOCK = 512 << 10
-_READ_BLOCK = 2 << 20
 # Bytes per thread: below this a second thread costs more than it saves. For reads from the disk it always does: the
 # kernel reads ahead of one sequential reader, and reads ahead better with advice.
 _LEAST_WRITTEN, _LEAST_READ = 4 << 20, 2 << 20
@@ -39,43 +33,20 @@ class PosixTransport:
         self._past_cache = past_cache
 
     def write(self, request: WriteRequest) -> TransportResult:
-        with translate_native_errors(request.path):
-            checksums = cached_write(
-                request.fd,
-                request.size,
-                request.extents,
-                request.patches,
-                _WRITE_BLOCK,
-                min(_threads(request.size, _LEAST_WRITTEN), _MOST_WRITERS),
-                request.durable,
-                request.control,
-            )
-        return TransportResult("cached", checksums)
+        return _page_cache.write(request, min(_threads(request.size, _LEAST_WRITTEN), _MOST_WRITERS))
 
     def read(self, request: ReadRequest) -> TransportResult:
-        threads, notes = _threads(request.size, _LEAST_READ), tuple[str, ...]()
-        cold = request.size >= _LEAST_AHEAD and not _is_resident(request)
-        if cold:
-            threads = 1
-            if request.size >= _LEAST_PAST and not request.cached and self._reads_past_cache:
-                try:
-                    return _past_cache.read(request, _DIRECT_THREADS)
-                except RefusedError as error:
-                    if request.control.cancelled:
-                        raise
-                    notes = (f"read by way of the page cache: {error}",)
-        with _files.translate_read_errors(request):
-            checksums = cached_read(
-                request.fd,
-                request.size,
-                request.extents,
-                request.span,
-                _READ_BLOCK,
-                threads,
-                cold,
-                request.control,
-            )
-        return TransportResult("cached", checksums, notes, filled_span=request.span is not None)
+        if request.size < _LEAST_AHEAD or _is_resident(request):
+            return _page_cache.read(request, _threads(request.size, _LEAST_READ))
+        notes = tuple[str, ...]()
+        if request.size >= _LEAST_PAST and not request.cached and self._reads_past_cache:
+            try:
+                return _past_cache.read(request, _DIRECT_THREADS)
+            except RefusedError as error:
+                if request.control.cancelled:
+                    raise
+                notes = (f"read by way of the page cache: {error}",)
+        return _page_cache.read(request, cold=True)._replace(notes=notes)
 
     @property
     def _reads_past_cache(self) -> bool:
@@ -89,7 +60,7 @@ class PosixTransport:
 
 
 def _is_resident(request: ReadRequest) -> bool:
-    return is_resident(request.fd, request.size) if request.resident is None else request.resident
+    return is_resident(request.path, request.fd, request.size) if request.resident is None else request.resident
 
 
 def _threads(nbytes: int, least: int) -> int:

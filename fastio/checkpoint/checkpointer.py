@@ -18,8 +18,8 @@ from fastio.checkpoint.folder.manifest import LIMIT, Manifest, checked_metadata
 from fastio.checkpoint.folder.step_folders import steps_in
 from fastio.checkpoint.restoring.reading import Restored, RestoreRequest, check_step, read_step
 from fastio.checkpoint.saving.saver import Saver, SaveSettings
-from fastio.engine.progress import check_progress, shown
 from fastio.errors import CheckpointError, CorruptFileError, TransferError
+from fastio.progress import check_progress, shown
 from fastio.sizes import check_count, parse_size
 
 _log = logging.getLogger("fastio.checkpoint")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fastio.transports.transport import LOAD, SAVE
+
 FEW_EXTENTS = 8
 
 _KIB = 1024
@@ -35,3 +37,13 @@ def small_class(nbytes: int, extents: int) -> int:
         return 0
     mean = nbytes / extents
     return 0 if mean >= 1024 * _KIB else 1 if mean >= 64 * _KIB else 2 if mean >= 4 * _KIB else 3
+
+
+def save_context(file_format: str, device: str, durable: bool, nbytes: int, extents: int) -> Context:
+    """The key for a save of ``nbytes`` tensor bytes in ``extents`` storages."""
+    return Context(SAVE, file_format, device, durable, None, small_class(nbytes, extents))
+
+
+def load_context(file_format: str, device: str, resident: bool, nbytes: int, extents: int) -> Context:
+    """The key for a load; ``resident`` is whether the page cache holds the file."""
+    return Context(LOAD, file_format, device, None, resident, small_class(nbytes, extents))

@@ -16,12 +16,12 @@ import torch
 
 from fastio._native import ZipBuilder, crc32
 from fastio.distributed.stored_items import FORMAT, Record
-from fastio.engine import tool_selection
 from fastio.errors import UnsupportedError
 from fastio.formats.layout import Layout, LayoutBuilder, storage_offset_bytes
 from fastio.formats.pt import torch_probe, writer
 from fastio.formats.pt.records import pickled
 from fastio.memory.raw_memory import bytes_at
+from fastio.transports import selection
 from fastio.transports.transport import SAVE
 
 _TORCH_ALIGNMENT = 64
@@ -185,7 +185,7 @@ def _movable(tensor: torch.Tensor) -> torch.Tensor | None:
     ):
         return None
     kind = tensor.device.type
-    if kind != "cpu" and not tool_selection.able(SAVE, FORMAT, frozenset({kind}), "object")[0]:
+    if kind != "cpu" and not selection.able(SAVE, FORMAT, frozenset({kind}), "object")[0]:
         tensor = tensor.cpu()
     return tensor.resolve_conj().resolve_neg().contiguous()
 

@@ -25,11 +25,11 @@ from fastio.distributed.dcp_zip_items import Entry, check, locate_tensors
 from fastio.distributed.read_requests import ReadRequest, batches
 from fastio.distributed.stored_items import FORMAT, Stored, annotation
 from fastio.engine.extent_reads import read_extents
-from fastio.engine.progress import shown
 from fastio.errors import CorruptFileError, UnsupportedError, quoted, shortened
 from fastio.formats.layout import storage_offset_bytes
 from fastio.memory.load_buffers import bytes_of
 from fastio.memory.raw_memory import mark_overwritten, view
+from fastio.progress import shown
 from fastio.results import publish
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import Extent

@@ -10,7 +10,7 @@ import torch
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
 
 from fastio.distributed.stored_items import FORMAT, Stored
-from fastio.engine import tool_selection
+from fastio.transports import selection
 from fastio.transports.transport import LOAD
 
 
@@ -48,7 +48,7 @@ class ReadRequest(NamedTuple):
             return None
         if not target.is_contiguous() or target.is_conj() or target.is_neg():
             return None
-        if kind != "cpu" and not tool_selection.able(LOAD, FORMAT, frozenset({kind}), "object")[0]:
+        if kind != "cpu" and not selection.able(LOAD, FORMAT, frozenset({kind}), "object")[0]:
             return None
         return target
 

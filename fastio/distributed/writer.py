@@ -19,9 +19,9 @@ from fastio.distributed.data_file import DataFile, logger
 from fastio.distributed.items import Image, ImageBuilder
 from fastio.distributed.rare_gc import RareGC
 from fastio.distributed.stored_items import FORMAT, annotate
-from fastio.engine.progress import shown
 from fastio.engine.save import write_layout
 from fastio.files.new_folders import make_folders, remove_folders
+from fastio.progress import shown
 from fastio.results import publish
 from fastio.runtime.gc_pause import gc_paused
 

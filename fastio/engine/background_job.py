@@ -21,6 +21,12 @@ WORTH_A_THREAD = 16 << 20
 _TICK_SECONDS = 0.1
 
 
+def tell_end(progress: Progress | None, nbytes: int) -> None:
+    """Report that all bytes are done, for work without intermediate progress."""
+    if progress is not None:
+        progress(nbytes, nbytes)
+
+
 class Job(Generic[Result]):
     """Runs ``work`` once: at once on a thread if ``nbytes`` is large and there is one, else when first waited for.
 

@@ -7,69 +7,48 @@ the bytes are copied to the host, and a note says so.
 from __future__ import annotations
 
 import bisect
-import functools
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 
 from fastio import config, devices
-from fastio._native import crc32, crc32_at, crc32_combine, memory_checksums
+from fastio._native import crc32, memory_checksums
+from fastio.engine.host_pieces import host_pieces
 from fastio.errors import ToolUnavailableError
-from fastio.formats.layout import Layout, address_of
-from fastio.memory.raw_memory import storage_bytes
+from fastio.formats.layout import Layout, Part, address_of
 from fastio.transports.transport import Extent
 
-_DEVICE_PIECE = 16 << 20  # bytes copied to the host at a time
 
+def of_extents(extents: Sequence[Extent]) -> tuple[list[int], tuple[str, ...]]:
+    """A CRC-32 for each extent, 0 where none is asked for, and why bytes were copied to the host for them.
 
-def of_extent(extent: Extent) -> int:
-    """The CRC-32 of an extent's memory, on any device."""
-    if extent.device == "cpu":
-        return crc32_at(extent.address, extent.nbytes)
-    storage: torch.UntypedStorage = extent.owner
-    view = storage_bytes(storage)
-    start = extent.address - storage.data_ptr()
-    value = 0
-    for at in range(start, start + extent.nbytes, _DEVICE_PIECE):
-        piece = view[at : min(at + _DEVICE_PIECE, start + extent.nbytes)].cpu()
-        value = crc32_at(piece.data_ptr(), piece.numel(), value)
-    return value
-
-
-class Checksums(NamedTuple):
-    """One CRC-32 per extent, 0 where none is asked for. ``notes`` say why bytes were copied to the host for them."""
-
-    values: list[int]
-    notes: tuple[str, ...]
-
-
-def of_extents(extents: Sequence[Extent]) -> Checksums:
-    """Compute the CRCs that extents ask for. All work on their memory must have ended."""
-    values = [0] * len(extents)
-    on_devices: dict[torch.device, list[int]] = {}
-    on_host: list[int] = []
+    All work on their memory must have ended.
+    """
+    values, notes = [0] * len(extents), []
+    groups: dict[torch.device | None, list[int]] = {}  # indices; None: host memory
     for index, extent in enumerate(extents):
-        if extent.checksum and extent.device == "cpu":
-            on_host.append(index)
-        elif extent.checksum:
-            on_devices.setdefault(extent.owner.device, []).append(index)
-    of_host = memory_checksums([extents[index] for index in on_host], config.get("io_threads")) if on_host else []
-    for index, value in zip(on_host, of_host, strict=True):
-        values[index] = value
-    notes: list[str] = []
-    for device, indices in on_devices.items():
+        if extent.checksum:
+            groups.setdefault(None if extent.device == "cpu" else extent.owner.device, []).append(index)
+    for device, indices in groups.items():
         own = [extents[index] for index in indices]
         try:
-            computed = _on_device(own, device)
+            computed = memory_checksums(own, config.get("io_threads")) if device is None else _on_device(own, device)
         except ToolUnavailableError as error:
             nbytes = sum(extent.nbytes for extent in own)
             why = f"{error.reason}; {error.cure}" if error.cure else error.reason
             notes.append(f"{nbytes} bytes on {device} were copied to the host for their checksums: {why}")
-            computed = [of_extent(extent) for extent in own]
+            computed = [of_part(extent) for extent in own]
         for index, value in zip(indices, computed, strict=True):
             values[index] = value
-    return Checksums(values, tuple(notes))
+    return values, tuple(notes)
+
+
+def of_part(part: Part) -> int:
+    """The CRC-32 of a part of a layout, computed by the host from memory on any device."""
+    value = 0
+    for piece in host_pieces(part):
+        value = crc32(piece, value)
+    return value
 
 
 def _on_device(extents: Sequence[Extent], device: torch.device) -> list[int]:
@@ -82,11 +61,11 @@ def _on_device(extents: Sequence[Extent], device: torch.device) -> list[int]:
         raise ToolUnavailableError("crc32", "the device has no memory left for the kernel's results") from error
 
 
-def seal(layout: Layout) -> Checksums:
-    """Compute the CRCs of a layout's storages, and write them into its zip headers."""
-    checksums = of_extents(layout.extents)
-    patch(layout, checksums.values)
-    return checksums
+def seal(layout: Layout) -> tuple[list[int], tuple[str, ...]]:
+    """Compute the CRCs of a layout's storages as :func:`of_extents` does, and write them into its zip headers."""
+    values, notes = of_extents(layout.extents)
+    patch(layout, values)
+    return values, notes
 
 
 def patch(layout: Layout, values: Sequence[int]) -> None:
@@ -97,23 +76,3 @@ def patch(layout: Layout, values: Sequence[int]) -> None:
         literal = layout.extents[bisect.bisect_right(offsets, offset) - 1]
         at = literal.address - base + (offset - literal.offset)
         layout.literal[at : at + 4] = values[index].to_bytes(4, "little")
-
-
-def of_file(layout: Layout, values: Sequence[int]) -> int:
-    """The CRC-32 of the whole file that a layout makes, with the zeros between extents.
-
-    ``values`` has one CRC for each extent that asks for one; they are written into the zip headers too.
-    """
-    patch(layout, values)
-    whole = end = 0
-    for extent, value in zip(layout.extents, values, strict=True):
-        own = value if extent.checksum else of_extent(extent)
-        whole = crc32_combine(whole, _of_zeros(extent.offset - end), extent.offset - end)
-        whole = crc32_combine(whole, own, extent.nbytes)
-        end = extent.offset + extent.nbytes
-    return crc32_combine(whole, _of_zeros(layout.size - end), layout.size - end)
-
-
-@functools.lru_cache(maxsize=8192)
-def _of_zeros(nbytes: int) -> int:
-    return crc32(bytes(nbytes))

@@ -5,16 +5,23 @@ Every save, load, checkpoint, DCP and feature-map transfer goes through :func:`e
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 from fastio._native import Control
 from fastio.engine.plan import TransferPlan
-from fastio.engine.transport_errors import call_transport
-from fastio.errors import FastIOError, RefusedError, ToolUnavailableError, TransferError
+from fastio.errors import CorruptFileError, FastIOError, RefusedError, ToolUnavailableError, TransferError
 from fastio.results import SaveResult, Transfer
+from fastio.transports import registry
 from fastio.transports.transport import SAVE, ReadRequest, TransportResult, WriteRequest
+
+# Errors of the disk, the filesystem or the file: every tool would meet them.
+_FAILS_WITH_EVERY_TOOL = frozenset({
+    errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.ENODEV, errno.ENXIO, errno.ESTALE,
+    errno.EBADMSG, errno.EUCLEAN, errno.ENODATA, errno.EREMOTEIO, errno.EILSEQ, errno.ETIMEDOUT, errno.ENOLINK,
+})  # fmt: skip
 
 _Done = TypeVar("_Done")
 _Value = TypeVar("_Value")
@@ -23,15 +30,12 @@ _Value = TypeVar("_Value")
 class Outcome(NamedTuple, Generic[_Value]):
     """What the work of an execution gave: how the bytes were moved, and a value for the caller.
 
-    ``verified`` and ``notes``, which stand before the transport's, are for the result. ``reason``: why this tool, where
-    the dictionary's reason is not it. ``counts``: the dictionary learns the time; not if it was only a part's.
+    ``verified`` is for the result. ``counts``: the dictionary learns the time; not if it was only a part's.
     """
 
     moved: TransportResult
     value: _Value
     verified: bool = False
-    notes: tuple[str, ...] = ()
-    reason: str = ""
     counts: bool = True
 
 
@@ -43,11 +47,10 @@ class Execution:
         self.failures: list[str] = []
         self._control = control
         self._dictionary = None
-        self._context = plan.context
         self._reason, order = plan.fixed, plan.tools
         if asks and plan.tools and not plan.fixed:
             self._dictionary = plan.policy.ask(plan.kind, plan.folder, plan.nbytes)
-            choice = self._dictionary.choose(self._context, plan.nbytes, plan.tools)
+            choice = self._dictionary.choose(plan.context, plan.nbytes, plan.tools)
             self._reason, order = choice.reason, choice.order
         self.order = tools or order
         self._left = list(self.order)
@@ -67,11 +70,11 @@ class Execution:
         """Have the first tool that can do it move the bytes. Raises as :meth:`run` does."""
         return self.run(lambda tool: call_transport(tool, request))
 
-    def run(self, move: Callable[[str], _Done], before_retry: Callable[[], object] | None = None) -> _Done:
+    def run(self, move: Callable[[str], _Done]) -> _Done:
         """Call ``move`` with one tool after the other until one succeeds, and return what it returned.
 
-        ``before_retry`` is called before another tool is tried; none is after the control is cancelled. RefusedError if
-        no tool could, or the TransferError that the first one failed with.
+        None is tried after the control is cancelled. RefusedError if no tool could, or the TransferError that the first
+        one failed with.
         """
         first: Exception | None = None
         try:
@@ -87,9 +90,7 @@ class Execution:
                     failed = self._left.pop(0)
                     self.failures.append(f"{failed}: {error}")
                     if self._dictionary is not None:
-                        self._dictionary.fail(self._context, self.plan.nbytes, failed, str(error))
-                    if before_retry is not None:
-                        before_retry()
+                        self._dictionary.fail(self.plan.context, self.plan.nbytes, failed, str(error))
             raise self._no_tool_left(first)
         finally:
             del first  # its traceback refers to this frame: a cycle, which would keep the callers' tensors alive
@@ -99,13 +100,12 @@ class Execution:
         plan, tool = self.plan, self.tool
         seconds = time.perf_counter() - started
         if self._dictionary is not None and outcome.counts:
-            self._dictionary.observe(self._context, plan.nbytes, tool, seconds)
-        chosen = self._reason if tool == self._chosen else f"{self._chosen} could not"
-        result = SaveResult if plan.kind == SAVE else Transfer
-        notes = (*plan.missing, *self.failures, *outcome.notes, *outcome.moved.notes)
-        return result(
-            plan.kind, plan.path, plan.file_format, tool, outcome.moved.route, outcome.reason or chosen, plan.nbytes,
-            seconds, plan.durable, outcome.verified, notes,
+            self._dictionary.observe(plan.context, plan.nbytes, tool, seconds)
+        reason = self._reason if tool == self._chosen else f"{self._chosen} could not"
+        moved = outcome.moved._replace(notes=(*plan.missing, *self.failures, *outcome.moved.notes))
+        return result_of(
+            plan.kind, plan.path, plan.file_format, tool, moved, reason, plan.nbytes, seconds, plan.durable,
+            outcome.verified,
         )  # fmt: skip
 
     def _no_tool_left(self, first: Exception | None) -> FastIOError:
@@ -137,3 +137,47 @@ def execute(
     execution = Execution(plan, control, tools, asks)
     outcome = work(execution)
     return execution.report(outcome, started), outcome.value
+
+
+def result_of(
+    kind: str,
+    path: str,
+    file_format: str,
+    tool: str,
+    moved: TransportResult,
+    reason: str,
+    nbytes: int,
+    seconds: float,
+    durable: bool = False,
+    verified: bool = False,
+) -> Transfer:
+    """The result of a transfer, however it was carried out."""
+    result = SaveResult if kind == SAVE else Transfer
+    return result(kind, path, file_format, tool, moved.route, reason, nbytes, seconds, durable, verified, moved.notes)
+
+
+def call_transport(tool: str, request: ReadRequest | WriteRequest) -> TransportResult:
+    """Have the transport of a tool do a request, and check what it returns.
+
+    TransferError and CorruptFileError: every tool would fail with them. All else that a transport raises, or returns
+    instead of a :class:`fastio.transports.transport.TransportResult`, becomes a RefusedError with that as its
+    ``__cause__``, or stays the ToolUnavailableError that it was.
+    """
+    transport = registry.get(tool)
+    try:
+        moved = transport.write(request) if isinstance(request, WriteRequest) else transport.read(request)
+    except (RefusedError, ToolUnavailableError, CorruptFileError):
+        raise
+    except TransferError as error:
+        if error.errno in _FAILS_WITH_EVERY_TOOL:
+            raise
+        raise RefusedError(str(error)) from error
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FAILS_WITH_EVERY_TOOL:
+            raise TransferError(error.errno, "a system call of the tool", request.path) from error
+        raise RefusedError(f"{type(error).__name__}: {error}") from error
+    if not isinstance(moved, TransportResult):
+        raise RefusedError(f"it gave {moved!r}, expected a fastio.transports.transport.TransportResult")
+    if moved.checksums is not None and len(moved.checksums) != len(request.extents):
+        raise RefusedError(f"it gave {len(moved.checksums)} checksums of {len(request.extents)} extents")
+    return moved

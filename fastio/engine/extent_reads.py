@@ -14,12 +14,12 @@ from fastio.engine import checksums
 from fastio.engine.background_job import Progress, under_way
 from fastio.engine.executor import Execution, Outcome, execute
 from fastio.engine.plan import COLUMNS, IN_PLACE, TransferPlan
-from fastio.engine.tool_selection import Need, plan_transfer
+from fastio.engine.tool_selection import plan_transfer
 from fastio.errors import ToolUnavailableError
 from fastio.formats.detect import PT
 from fastio.results import Transfer
-from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.extent_rows import ExtentRows, entries, total_nbytes
+from fastio.transports.selection import Need
 from fastio.transports.transport import LOAD, Extent, ReadRequest, Span, TransportResult, is_resident
 
 _CPU = torch.device("cpu")
@@ -27,37 +27,24 @@ THROUGH_CACHE = "posix"
 """The tool that reads by way of the page cache."""
 
 
-def plan_read(
-    path: str,
-    fd: int,
-    size: int,
-    extents: Sequence[Extent],
-    policy: Any,
-    file_format: str = PT,
-    in_place: bool = False,
-    cached: bool = False,
-) -> TransferPlan:
-    """Plan to fill the memory of extents from an open file of ``size`` bytes. ``in_place``: it was used before.
-
-    ``cached``: host memory is filled by way of the page cache, unless ``policy`` names a tool.
+def plan_read(request: ReadRequest, policy: Any, file_format: str = PT, in_place: bool = False) -> TransferPlan:
+    """Plan to fill the memory of a request's extents, which was used before if ``in_place``.
 
     ToolUnavailableError if no tool can. Otherwise as :func:`fastio.engine.tool_selection.plan_transfer`.
     """
-    storages = entries(extents)
+    storages = entries(request.extents)
     devices = {_CPU if entry.device == "cpu" else entry.owner.device for entry in storages} or {_CPU}
     need: Need = "extents"
     known_as = IN_PLACE if in_place else ""
-    if isinstance(extents, ExtentRows):
+    if isinstance(request.extents, ExtentRows):
         need, known_as = "rows", COLUMNS
-    with translate_native_errors(path):
-        resident = is_resident(fd, size)
     plan = plan_transfer(
-        LOAD, path, file_format, devices, total_nbytes(extents), len(storages), policy, need, resident=resident,
-        known_as=known_as,
+        LOAD, request.path, file_format, devices, total_nbytes(request.extents), len(storages), policy, need,
+        resident=bool(request.resident), known_as=known_as,
     )  # fmt: skip
     if not plan.tools:
         raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(map(str, devices))}", "load to the CPU")
-    if cached and not plan.fixed and devices == {_CPU}:
+    if request.cached and not plan.fixed and devices == {_CPU}:
         return plan._replace(tools=(THROUGH_CACHE,), fixed="other ranks read the same pages of the page cache")
     return plan
 
@@ -73,34 +60,46 @@ def read_extents(
     file_format: str = PT,
     in_place: bool = False,
     cached: bool = False,
+    control: Control | None = None,
 ) -> tuple[Transfer, Sequence[int]]:
     """Fill given memory from an open file; return also a CRC-32 for each extent, which the caller must compare.
 
-    Extents are sorted, apart and not empty; ``span`` is as in :class:`fastio.transports.transport.ReadRequest`. Their
-    memory may have changed when an error is raised. Raises also what :func:`plan_read` raises.
+    Extents are sorted, apart and not empty; ``span`` is as in :class:`fastio.transports.transport.ReadRequest`.
+    ``in_place``: the memory was used before. ``cached``: host memory is filled by way of the page cache, unless
+    ``policy`` names a tool. ``control`` cancels the read. The memory may have changed when an error is raised, also one
+    of :func:`plan_read`.
     """
     started = time.perf_counter()
-    plan = plan_read(path, fd, size, extents, policy, file_format, in_place, cached)
-    control = Control()
-    request = ReadRequest(path, fd, size, extents, span, plan.resident, control, cached)
+    resident = is_resident(path, fd, size)
+    request = ReadRequest(path, fd, size, extents, span, resident, control, cached)
+    plan = plan_read(request, policy, file_format, in_place)
 
     # Interrupts and progress need a thread of its own for the transfer. Only the main thread is interrupted.
     is_waited_for = progress is not None or threading.current_thread() is threading.main_thread()
 
     def work(execution: Execution) -> Outcome[Sequence[int]]:
-        with under_way(lambda: fill(request, execution), control, plan.nbytes if is_waited_for else 0) as job:
-            moved = job.wait(progress)
+        moved = fill(request, execution, plan.nbytes if is_waited_for else 0, progress)
         return Outcome(moved, moved.checksums or ())
 
-    return execute(plan, work, started, control)
+    return execute(plan, work, started, request.control)
 
 
-def fill(request: ReadRequest, execution: Execution) -> TransportResult:
-    """Have the first tool that can do it fill the memory; compute the checksums if it did not."""
-    if not request.extents:
-        return TransportResult("cached", ())
-    moved = execution.move(request)
-    if moved.checksums is not None:
-        return moved
-    values, notes = checksums.of_extents(request.extents)
-    return moved._replace(checksums=values, notes=(*moved.notes, *notes))
+def fill(
+    request: ReadRequest, execution: Execution, nbytes: int = 0, progress: Progress | None = None
+) -> TransportResult:
+    """Have the first tool that can do it fill the memory; compute the checksums if it did not.
+
+    A read of many ``nbytes`` runs on a thread of its own, which has ended when this returns or raises.
+    """
+
+    def read() -> TransportResult:
+        if not request.extents:
+            return TransportResult("cached", ())
+        moved = execution.move(request)
+        if moved.checksums is not None:
+            return moved
+        values, notes = checksums.of_extents(request.extents)
+        return moved._replace(checksums=values, notes=(*moved.notes, *notes))
+
+    with under_way(read, request.control, nbytes) as job:
+        return job.wait(progress)

@@ -1,4 +1,4 @@
-"""File objects: torch reads and writes them; the formats that torch lacks go by way of memory."""
+"""Loads from file objects: torch reads them; the formats that torch lacks go by way of memory."""
 
 from __future__ import annotations
 
@@ -10,58 +10,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from fastio import formats
-from fastio.engine import sequential_write
-from fastio.engine.background_job import Progress
+from fastio.engine.background_job import Progress, tell_end
+from fastio.engine.executor import result_of
 from fastio.engine.load import load_open
-from fastio.engine.plan import LoadRequest, SaveRequest
-from fastio.engine.progress import tell_end
+from fastio.engine.plan import LoadRequest
 from fastio.engine.torch_load import READ_WHOLE, call_torch
 from fastio.errors import TransferError
 from fastio.formats.detect import HEAD_BYTES, PT, detect
-from fastio.results import SaveResult, Transfer, completed
-from fastio.transports.transport import LOAD, SAVE
+from fastio.results import Transfer
+from fastio.transports.transport import LOAD, TransportResult
 
 _REASON = "f is a file object"
 _STEP = 1 << 20
-
-
-def name_of(f: Any) -> str:
-    """What results and errors call a file object. The name of one that was made from a descriptor is that number."""
-    try:
-        name = getattr(f, "name", None)
-    except Exception:  # it is for messages alone: whatever a property of the program's raises
-        name = None
-    if name is None:
-        return "<file object>"
-    return os.fsdecode(name) if isinstance(name, bytes) else str(name)
-
-
-def save_stream(request: SaveRequest, f: Any, progress: Progress | None) -> SaveResult:
-    """Write to a file object at its position, as torch.save does. Durability is its owner's."""
-    started = time.perf_counter()
-    if request.file_format == PT:
-        sequential_write.write_by_torch(request.obj, f, request.path, request.arguments)
-        nbytes, tool, verified = 0, "torch", False
-    else:
-        layout = formats.lay_out(request.file_format, request.obj, request.path, request.arguments)
-        sequential_write.write(layout, sequential_write.whole(f, request.path), request.path)
-        if callable(flush := getattr(f, "flush", None)):
-            flush()  # as torch does: what was saved can be loaded, by another process, too
-        nbytes, tool, verified = layout.payload, "memory", bool(layout.digests)
-    tell_end(progress, nbytes)
-    result = completed(
-        SaveResult,
-        SAVE,
-        request.path,
-        started,
-        format=request.file_format,
-        tool=tool,
-        route="stream",
-        reason=_REASON,
-        nbytes=nbytes,
-    )
-    return replace(result, verified=verified)
 
 
 def load_stream(request: LoadRequest, f: Any, progress: Progress | None) -> tuple[Any, Transfer]:
@@ -70,7 +30,7 @@ def load_stream(request: LoadRequest, f: Any, progress: Progress | None) -> tupl
     What torch.load reads is not verified: the file object may be one that cannot be read twice.
     """
     started = time.perf_counter()
-    file_format = _detect(f)
+    file_format = _detect(f, request.path)
     if file_format is not None:
         if request.mmap:
             raise ValueError(f"{request.path}: mmap=True needs a path, got a file object")
@@ -79,24 +39,13 @@ def load_stream(request: LoadRequest, f: Any, progress: Progress | None) -> tupl
         return obj, replace(transfer, tool="memory", route="stream", reason=_REASON)
     obj = call_torch(request, f)
     tell_end(progress, 0)
-    return obj, completed(
-        Transfer,
-        LOAD,
-        request.path,
-        started,
-        format=PT,
-        tool="torch",
-        route="stream",
-        reason=_REASON,
-        nbytes=0,
-        notes=(
-            *([READ_WHOLE] if request.keys is not None else []),
-            *(["not verified: f is a file object"] if request.verify else []),
-        ),
-    )
+    keys = [READ_WHOLE] if request.keys is not None else []
+    notes = (*keys, *(["not verified: f is a file object"] if request.verify else []))
+    moved, seconds = TransportResult("stream", notes=notes), time.perf_counter() - started
+    return obj, result_of(LOAD, request.path, PT, "torch", moved, _REASON, 0, seconds)
 
 
-def _detect(f: Any) -> str | None:
+def _detect(f: Any, name: str) -> str | None:
     """The format of what lies from the position on, which stays where it is; None for what torch must judge."""
     try:
         at = f.tell()
@@ -105,7 +54,7 @@ def _detect(f: Any) -> str | None:
         f.seek(at)
     except (AttributeError, OSError):
         return None  # it cannot be read twice: torch says what it asks of a file object
-    file_format = detect(bytes(first), name_of(f)) if isinstance(first, bytes | bytearray) else None
+    file_format = detect(bytes(first), name) if isinstance(first, bytes | bytearray) else None
     return None if file_format == PT else file_format
 
 

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from fastio._native import Control
-from fastio.engine.background_job import Progress, under_way
-from fastio.engine.executor import Execution, Outcome, execute
+from fastio.engine.background_job import Progress, tell_end
+from fastio.engine.executor import Execution, Outcome, execute, result_of
 from fastio.engine.extent_reads import fill
 from fastio.engine.load_plan import detected, plan_load, plan_source, torch_load
 from fastio.engine.plan import FileLoad, LoadPlan, LoadRequest, MappedLoad, TorchLoad
-from fastio.engine.progress import tell_end
 from fastio.engine.torch_load import MAPPED, UNSEALED, load_by_torch, read_by_torch
-from fastio.errors import CorruptFileError, FastIOError, shortened
 from fastio.files.open_file import opened
-from fastio.formats.detect import PT
-from fastio.formats.pt.reader import NeedsTorchError, crc_mismatch
-from fastio.formats.source import Source, StorageOf
+from fastio.formats.pt.reader import NeedsTorchError
+from fastio.formats.source import Source
 from fastio.memory.load_buffers import LoadBuffers
 from fastio.memory.mapped_file import MappedFile
-from fastio.results import Transfer, completed
+from fastio.results import Transfer
 from fastio.runtime.gc_pause import gc_paused
 from fastio.transports import registry
-from fastio.transports.transport import LOAD, ReadRequest
+from fastio.transports.transport import LOAD, ReadRequest, TransportResult
 
 
 def load_file(request: LoadRequest, progress: Progress | None) -> tuple[Any, Transfer]:
@@ -45,15 +41,15 @@ def load_open(
     try:
         obj, transfer = execute_load(plan, fd, size, started, progress)
     except NeedsTorchError as reason:  # the pickle can be judged only while it is unpickled
-        plan = torch_load(plan.request, file_format, str(reason))
-        obj, transfer = load_by_torch(plan, fd, size, started, progress)
+        obj, transfer = load_by_torch(torch_load(request, file_format, str(reason)), fd, size, started, progress)
     except pickle.UnpicklingError:
         if isinstance(plan, TorchLoad) or not request.weights_only or request.into is not None:
             raise
         # torch.load words this error, with its advice to the user: let it do so.
-        plan = torch_load(plan.request, file_format, "the unpickler refused the object")
-        obj, transfer = load_by_torch(plan, fd, size, started, progress)
-    return obj, replace(transfer, fallbacks=(*transfer.fallbacks, *plan.notes)) if plan.notes else transfer
+        by_torch = torch_load(request, file_format, "the unpickler refused the object")
+        obj, transfer = load_by_torch(by_torch, fd, size, started, progress)
+    notes = plan.request.notes
+    return obj, replace(transfer, fallbacks=(*transfer.fallbacks, *notes)) if notes else transfer
 
 
 def execute_load(plan: LoadPlan, fd: int, size: int, started: float, progress: Progress | None) -> tuple[Any, Transfer]:
@@ -79,26 +75,25 @@ def _load(
     Gives another source if the file's headers say that its offsets are others, else the object.
     """
     request, source = plan.request, plan.source
-    if source.format in _whole_file_formats(execution.tool):
-        moved, obj = read_by_torch(request, fd, size, source.format, progress)
+    if source.format in registry.get(execution.tool).capabilities.whole:
+        moved, obj = read_by_torch(request, fd, size, source.format, False, progress)
         return Outcome(moved, (None, obj))
     buffers = LoadBuffers(request.path, source.regions, plan.device, plan.verified, source.aligned, request.into)
     try:
         wanted = ReadRequest(request.path, fd, size, buffers.extents, buffers.span, plan.transfer.resident, control)
-        with under_way(lambda: fill(wanted, execution), control, source.nbytes) as job:
-            moved = job.wait(progress)
+        moved = fill(wanted, execution, source.nbytes, progress)
         corrected = source.confirm(buffers.span if moved.filled_span else None) if source.confirm else None
         if corrected is not None:
             buffers.release()  # or there would be memory for two
             return Outcome(moved, (corrected, None), counts=False)
         if plan.verified:
-            _check(request.path, source, moved.checksums or ())
-        obj = _build(request.path, source, buffers.storage)
+            source.check(moved.checksums or ())
+        obj = source.make(request.path, buffers.storage)
     except BaseException:
         buffers.release()
         raise
-    notes = (UNSEALED,) if request.verify and not plan.verified else ()
-    return Outcome(moved, (None, obj), plan.verified, notes)
+    notes = (UNSEALED, *moved.notes) if request.verify and not plan.verified else moved.notes
+    return Outcome(moved._replace(notes=notes), (None, obj), plan.verified)
 
 
 def _map(plan: MappedLoad, fd: int, size: int, started: float, progress: Progress | None) -> tuple[Any, Transfer]:
@@ -109,42 +104,9 @@ def _map(plan: MappedLoad, fd: int, size: int, started: float, progress: Progres
     request, source = plan.request, plan.source
     source = (source.confirm(None) if source.confirm else None) or source
     mapping = MappedFile(request.path, fd, size, source.aligned)
-    obj = _build(request.path, source, mapping.storage)
+    obj = source.make(request.path, mapping.storage)
     tell_end(progress, source.nbytes)
-    copied = f"copied: {mapping.copied} storages that are not aligned in the file"
-    return obj, completed(
-        Transfer,
-        LOAD,
-        request.path,
-        started,
-        format=source.format,
-        tool="mmap",
-        route="mmap",
-        reason="mmap: pages are read when they are used",
-        nbytes=source.nbytes,
-        notes=(*([MAPPED] if request.verify else []), *([copied] if mapping.copied else [])),
-    )
-
-
-def _whole_file_formats(tool: str) -> frozenset[str]:
-    transport = registry.find(tool).transport
-    return transport.capabilities.whole if transport is not None else frozenset()
-
-
-def _build(path: str, source: Source, storage_of: StorageOf) -> Any:
-    if source.format == PT:
-        return source.build(storage_of)
-    try:
-        return source.build(storage_of)
-    except (RuntimeError, OverflowError, ValueError, TypeError) as error:  # torch's versions differ in which they raise
-        if isinstance(error, FastIOError):
-            raise
-        said = shortened(str(error).partition("\n")[0])  # what follows are frames of torch's C++
-        raise CorruptFileError(path, None, f"its shapes cannot be tensors: {said}") from None
-
-
-def _check(path: str, source: Source, values: Sequence[int]) -> None:
-    """Compare the CRCs of what was read with what the file says."""
-    for region, value in zip(source.regions, values, strict=True):
-        if value != region.crc:
-            raise crc_mismatch(path, region) if source.damaged is None else source.damaged(region)
+    copied = [f"copied: {mapping.copied} storages that are not aligned in the file"] if mapping.copied else []
+    moved = TransportResult("mmap", notes=(*([MAPPED] if request.verify else []), *copied))
+    reason, seconds = "mmap: pages are read when they are used", time.perf_counter() - started
+    return obj, result_of(LOAD, request.path, source.format, "mmap", moved, reason, source.nbytes, seconds)

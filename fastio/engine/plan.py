@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 import torch
 
 from fastio.dicts import Context, Policy
-from fastio.engine import candidates
 from fastio.formats.layout import Layout
 from fastio.formats.source import Source
-from fastio.transports.transport import SAVE
 
 # What the dictionaries call the format of loads into memory that was used before, whatever the file's is. New pages
 # cost as much as a copy of the page cache, and threads share that cost, so another tool may be the fastest.
@@ -28,7 +26,7 @@ class LoadRequest(NamedTuple):
 
     ``as_torch``: what torch.load ignores is ignored, not refused. ``by_default``: the caller left ``weights_only`` to
     torch.load, whose environment variables decide then. ``keys``: the entries that are wanted; None for all. ``into``:
-    the kind of host memory, see :class:`fastio.memory.load_buffers.LoadBuffers`.
+    the kind of host memory, see :class:`fastio.memory.load_buffers.LoadBuffers`. ``notes`` are for the result.
     """
 
     path: str
@@ -42,6 +40,7 @@ class LoadRequest(NamedTuple):
     by_default: bool = False
     keys: tuple[str, ...] | None = None
     into: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 class SaveRequest(NamedTuple):
@@ -57,11 +56,10 @@ class SaveRequest(NamedTuple):
 
 
 class TransferPlan(NamedTuple):
-    """A transfer of ``nbytes`` tensor bytes in ``storages`` storages, whose memory is on ``devices`` (types).
+    """A transfer of ``nbytes`` tensor bytes, whose memory is on ``devices`` (types).
 
-    ``path`` is for messages and results, ``folder`` the one whose dictionary is asked. ``file_format`` is what
-    dictionaries and results call the format, ``known_as`` what dictionaries call it instead, ``device`` what they call
-    the devices (:func:`fastio.devices.identity`). ``resident``: the page cache holds the file.
+    ``path`` is for messages and results, ``folder`` the one whose dictionary is asked, by the key ``context``.
+    ``file_format`` is what results call the format. ``resident``: the page cache holds the file.
 
     ``tools`` can do it, those that take least CPU first; empty: none can. ``policy`` chooses among them; ``fixed`` says
     why, if it names one. ``missing`` says which tools would have been considered but are unavailable, and why.
@@ -72,33 +70,23 @@ class TransferPlan(NamedTuple):
     file_format: str
     devices: frozenset[str]
     nbytes: int
-    storages: int
     policy: Policy
+    context: Context
+    folder: str
     tools: tuple[str, ...]
     fixed: str = ""
     missing: tuple[str, ...] = ()
     durable: bool = False
     resident: bool = False
-    device: str = "cpu"
-    known_as: str = ""
-    folder: str = ""
-
-    @property
-    def context(self) -> Context:
-        """The key of the dictionaries."""
-        if self.kind == SAVE:
-            return candidates.save_context(self.file_format, self.device, self.durable, self.nbytes, self.storages)
-        form = self.known_as or self.file_format
-        return candidates.load_context(form, self.device, self.resident, self.nbytes, self.storages)
 
 
 class TorchLoad(NamedTuple):
-    """torch.load reads the file, ``why`` says for what reason. ``notes`` are for the result."""
+    """torch.load reads the file, or maps it if it is ``mapped``; ``why`` says for what reason."""
 
     request: LoadRequest
     file_format: str | None
     why: str
-    notes: tuple[str, ...] = ()
+    mapped: bool
 
 
 class MappedLoad(NamedTuple):
@@ -106,7 +94,6 @@ class MappedLoad(NamedTuple):
 
     request: LoadRequest
     source: Source
-    notes: tuple[str, ...] = ()
 
 
 class FileLoad(NamedTuple):
@@ -121,7 +108,6 @@ class FileLoad(NamedTuple):
     device: torch.device
     verified: bool
     transfer: TransferPlan
-    notes: tuple[str, ...] = ()
 
 
 LoadPlan = TorchLoad | MappedLoad | FileLoad
@@ -135,14 +121,15 @@ class TorchSave(NamedTuple):
 
 
 class InPlaceSave(NamedTuple):
-    """What is at the path cannot be replaced (a device, a pipe), and is written to; ``why`` says so.
+    """A file object is written to, at its position; or what is at the path and cannot be replaced (a device, a pipe).
 
-    ``layout`` is the file's; None where torch.save writes.
+    ``why`` says which. ``layout`` is the file's; None where torch.save writes. ``file`` is the file object, if any.
     """
 
     request: SaveRequest
     why: str
     layout: Layout | None
+    file: Any = None
 
 
 class FileSave(NamedTuple):

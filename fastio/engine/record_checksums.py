@@ -1,62 +1,46 @@
-"""CRC-32s of records of a file, and other digests of them, in bounded memory."""
+"""CRC-32s of what a file holds, in bounded memory: compared with those in it, or put into it.
+
+The latter after a write by a tool that computes no checksums on the way. If another thread changes the memory during
+the save, the file may hold other bytes than those whose CRC-32 was computed. So the file is read back, and a CRC that
+does not match its bytes is replaced. A note in the result says so.
+"""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
-
-import torch
 
 from fastio._native import crc32
 from fastio.engine.executor import Execution, Outcome, execute
-from fastio.engine.tool_selection import plan_transfer
-from fastio.formats.detect import PT
-from fastio.formats.pt.reader import Archive, Record, crc_mismatch
+from fastio.engine.extent_reads import plan_read
+from fastio.files.full_write import write_all
+from fastio.formats.layout import Layout
+from fastio.formats.pt.crc_places import crc_places
+from fastio.formats.pt.reader import Archive, NeedsTorchError, Record, crc_mismatch, open_archive
 from fastio.formats.pt.zip_members import verify_members
-from fastio.formats.small_reads import blocks_at
-from fastio.runtime.native_errors import translate_native_errors
+from fastio.formats.small_reads import read_at
 from fastio.transports import registry
-from fastio.transports.extent_rows import total_nbytes
-from fastio.transports.transport import LOAD, Extent, ReadRequest, is_resident
+from fastio.transports.transport import Extent, ReadRequest, is_resident
 
+_SMALL = 64 << 10  # bytes of a file that is read in less time than its read is planned
 _NOWHERE = 0  # the address of extents whose bytes are not kept: the threads that read them check them
 
 
 def record_checksums(
-    path: str, fd: int, records: Sequence[Record], size: int, notes: dict[str, None], hashers: Sequence[Any] = ()
+    path: str, fd: int, records: Sequence[Record | Extent], size: int, notes: dict[str, None]
 ) -> Sequence[int]:
-    """The CRC-32 of each record's bytes (records sorted by offset), read through a few small blocks of memory.
+    """The CRC-32 of each record's bytes (sorted by offset, not empty), read through a few small blocks of memory.
 
-    ``hashers``, one for each record if any, are given the same bytes.
+    A file that is not in the page cache is read past it: a check must not evict other files. ``notes`` gets what was
+    read another way than wished.
     """
+    if size <= _SMALL:
+        return [crc32(read_at(path, fd, record.offset, record.nbytes, record.name)) for record in records]
     if not records:
         return []
-    with translate_native_errors(path):
-        resident = is_resident(fd, size)
-    if not hashers:
-        extents = [Extent(record.offset, record.nbytes, _NOWHERE, True, name=record.name) for record in records]
-        return _read(ReadRequest(path, fd, size, extents, None, resident), notes)
-    values = []
-    for record, hasher in zip(records, hashers, strict=True):
-        value = 0
-        for block in blocks_at(path, fd, record.offset, record.nbytes):
-            value = crc32(block, value)
-            hasher.update(block)
-        values.append(value)
-    if not resident:
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    return values
-
-
-def _read(request: ReadRequest, notes: dict[str, None]) -> Sequence[int]:
-    """Read, bypassing the page cache for a file that is not in it: a check must not evict other files."""
-    extents = request.extents
-    plan = plan_transfer(
-        LOAD, request.path, PT, {torch.device("cpu")}, total_nbytes(extents), len(extents), "r", "extents",
-        resident=bool(request.resident),
-    )  # fmt: skip
+    extents = [Extent(record.offset, record.nbytes, _NOWHERE, True, name=record.name) for record in records]
+    request = ReadRequest(path, fd, size, extents, None, is_resident(path, fd, size))
+    plan = plan_read(request, "r")
     tools = ("posix",) if request.resident or registry.find("uring").transport is None else ("uring", "posix")
 
     def work(execution: Execution) -> Outcome[Sequence[int]]:
@@ -72,19 +56,24 @@ def checksum(path: str, fd: int, size: int) -> int:
     return record_checksums(path, fd, [Record("", 0, size, 0)], size, {})[0] if size else 0
 
 
-def verify_archive(archive: Archive, size: int) -> tuple[int, tuple[str, ...]]:
-    """Check all records of a ``.pt`` file, or all but the storages where these carry no CRC.
+def verify_archive(path: str, fd: int, size: int) -> tuple[Archive, int, tuple[str, ...]]:
+    """Check all records of a ``.pt`` file, or all but the storages where these carry no CRC; none if no record does.
 
-    Gives the number of bytes, and what was read another way than wished.
-
+    Gives its directory, the number of bytes that were checked, and what was read another way than wished.
     CorruptFileError names the record that is damaged.
     """
+    try:
+        archive = open_archive(path, fd, size, read_local_headers=True)
+    except NeedsTorchError as reason:
+        archive = reason.archive
+    if not archive.checksummed:
+        return archive, 0, ()
     if archive.has_compressed_records:
-        return verify_members(archive.path, archive.fd, archive.directory), ()
+        return archive, verify_members(path, fd, archive.directory), ()
     unsealed = set() if archive.has_storage_crcs else set(archive.storages)
     records = [record for record in archive.records.values() if record not in unsealed]
     notes = verify_records(archive, records, size)
-    return sum(record.nbytes for record in records), notes
+    return archive, sum(record.nbytes for record in records), notes
 
 
 def verify_records(archive: Archive, records: Iterable[Record], size: int) -> tuple[str, ...]:
@@ -99,3 +88,51 @@ def verify_records(archive: Archive, records: Iterable[Record], size: int) -> tu
         if value != record.crc:
             raise crc_mismatch(archive.path, record)
     return tuple(notes)
+
+
+def reseal(layout: Layout, values: list[int], path: str, fd: int) -> tuple[str, ...]:
+    """Correct the CRCs of the extents in the file that a layout was written to, and in ``values``.
+
+    Returns notes. TransferError if the system refuses.
+    """
+    indices = [index for index, extent in enumerate(layout.extents) if extent.checksum]
+    found = record_checksums(path, fd, [layout.extents[index] for index in indices], layout.size, {})
+    changed = {index: value for index, value in zip(indices, found, strict=True) if value != values[index]}
+    for index, value in changed.items():
+        values[index] = value
+    for offset, index in layout.patches:
+        if index in changed:
+            _put(path, fd, offset, changed[index])
+    return _notes(len(changed))
+
+
+def reseal_archive(path: str, fd: int, size: int) -> tuple[str, ...]:
+    """Correct the CRCs of all records of a ``.pt`` file that torch has just written. Returns notes.
+
+    TransferError if the system refuses.
+    """
+    try:
+        archive = open_archive(path, fd, size, read_local_headers=True)
+    except NeedsTorchError:
+        return ()  # torch.save did not write it
+    if not archive.checksummed:
+        return ()
+    records = sorted((r for r in archive.records.values() if r.nbytes), key=lambda record: record.offset)
+    found = record_checksums(path, fd, records, size, {})
+    changed = [(record, value) for record, value in zip(records, found, strict=True) if value != record.crc]
+    places = crc_places(archive) if changed else {}
+    for record, value in changed:
+        for place in places[record.name]:
+            _put(path, fd, place, value)
+    return _notes(len(changed))
+
+
+def _notes(changed: int) -> tuple[str, ...]:
+    if not changed:
+        return ()
+    which = "one checksum is" if changed == 1 else f"{changed} checksums are"
+    return (f"{which} of what the file has: the memory changed while it was written",)
+
+
+def _put(path: str, fd: int, offset: int, value: int) -> None:
+    write_all(path, fd, memoryview(value.to_bytes(4, "little")), offset)

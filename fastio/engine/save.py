@@ -2,74 +2,59 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 
 from fastio._native import Control
-from fastio.engine import checksum_repair, checksums, header_digests, sequential_write
-from fastio.engine.background_job import Progress, under_way
-from fastio.engine.contiguous_chunks import Packed, write_packed
-from fastio.engine.executor import Execution, Outcome, execute
+from fastio.engine import checksums, header_digests, record_checksums
+from fastio.engine.background_job import Progress, tell_end, under_way
+from fastio.engine.executor import Execution, Outcome, call_transport, execute
+from fastio.engine.host_pieces import write_packed
 from fastio.engine.plan import FileSave, InPlaceSave, SavePlan, SaveRequest, TorchSave
-from fastio.engine.progress import tell_end
 from fastio.engine.save_plan import plan_layout, plan_save
-from fastio.engine.torch_save import fill_by_torch, save_by_torch, write_by_torch
-from fastio.engine.transport_errors import call_transport
-from fastio.errors import TransferError
+from fastio.engine.sequential_write import save_in_place
+from fastio.engine.torch_save import fill_by_torch, save_by_torch
 from fastio.files.atomic_file import AtomicFile
+from fastio.files.uncommitted_file import UncommittedFile
 from fastio.formats.detect import PT, SAFETENSORS
 from fastio.formats.layout import Layout
-from fastio.results import SaveResult, completed
+from fastio.formats.safetensors import sidecar
+from fastio.results import SaveResult
 from fastio.transports import registry
-from fastio.transports.transport import SAVE, TransportResult, WriteRequest
-
-_CPU = frozenset({"cpu"})
+from fastio.transports.transport import Patch, TransportResult, WriteRequest
 
 
-class NewFile(Protocol):
-    """A file that is being made, empty and open for reading and writing, invisible until it is committed."""
+def save_file(request: SaveRequest, progress: Progress | None, file: Any = None) -> SaveResult:
+    """Save to a path, which holds the whole old file or the whole new one at any time; or to a file object.
 
-    path: str
-
-    @property
-    def fd(self) -> int: ...
-
-    def allocate(self, nbytes: int) -> None:
-        """Set the size and reserve the blocks. TransferError if the system refuses."""
-
-    def commit(self, durable: bool) -> None:
-        """Make it visible. With ``durable``, it survives a power cut once this returns. TransferError if it cannot."""
-
-
-def save_file(request: SaveRequest, progress: Progress | None) -> SaveResult:
-    """Save to a path, which holds the whole old file or the whole new one at any time."""
+    That is written to at its position, as torch.save does.
+    """
     started = time.perf_counter()
-    return execute_save(plan_save(request), started, progress)
+    plan = plan_save(request, file)
+    return execute_save(plan, started, progress)
 
 
 def execute_save(plan: SavePlan, started: float, progress: Progress | None) -> SaveResult:
     """Carry out a plan."""
-    if isinstance(plan, TorchSave):
-        return save_by_torch(plan, started, progress)
-    if isinstance(plan, InPlaceSave):
-        return _save_in_place(plan, started, progress)
     request = plan.request
+    if isinstance(plan, InPlaceSave):
+        return cast(SaveResult, save_in_place(plan, started, progress))
     with AtomicFile(request.path, request.follow_link) as new:
-        result, _ = execute(plan.transfer, partial(_save, plan, new, progress), started)
+        if isinstance(plan, TorchSave):
+            result = save_by_torch(plan, new, started, progress)
+        else:
+            result, _ = execute(plan.transfer, partial(_save, plan, new, progress), started)
     return cast(SaveResult, result)
 
 
 def write_layout(
     layout: Layout,
-    new: NewFile,
+    new: UncommittedFile,
     file_format: str,
     policy: Any,
     durable: bool,
@@ -83,22 +68,12 @@ def write_layout(
     started = time.perf_counter()
 
     def work(execution: Execution) -> Outcome[Sequence[int]]:
-        moved, values = execution.run(
-            lambda tool: _fill(tool, layout, new, durable, progress, still), lambda: os.ftruncate(new.fd, 0)
-        )
+        moved = execution.run(lambda tool: _fill(tool, layout, new, durable, progress, still))
         new.commit(durable)
-        return Outcome(moved, values, verified=True)
+        return Outcome(moved, moved.checksums or (), verified=True)
 
     result, values = execute(plan_layout(layout, new.path, file_format, policy, durable), work, started)
     return cast(SaveResult, result), values
-
-
-def save_layout(
-    layout: Layout, path: str, policy: Any, progress: Progress | None, still: bool = False
-) -> tuple[SaveResult, Sequence[int]]:
-    """Write a ``.pt`` file of a layout to a path, durably; return also a CRC-32 for each extent that asks for one."""
-    with AtomicFile(path) as new:
-        return write_layout(layout, new, PT, policy, True, progress, still)
 
 
 def _save(plan: FileSave, new: AtomicFile, progress: Progress | None, execution: Execution) -> Outcome[None]:
@@ -108,92 +83,56 @@ def _save(plan: FileSave, new: AtomicFile, progress: Progress | None, execution:
 
     def fill(tool: str) -> TransportResult:
         if request.file_format not in registry.get(tool).capabilities.whole:
-            return _fill(tool, layout, new, request.durable, progress)[0]
-        new.allocate(layout.size)  # torch starts the file anew; a full disk shows here, with its errno
+            return _fill(tool, layout, new, request.durable, progress)
+        _empty(new, layout.size)  # torch starts the file anew; a full disk shows here, with its errno
         notes = fill_by_torch(request, new)
         tell_end(progress, layout.size)
         return TransportResult("library", notes=notes)
 
-    moved = execution.run(fill, lambda: os.ftruncate(new.fd, 0))
+    moved = execution.run(fill)
     # Before the commit: a sidecar must never be beside a file that is not its own.
-    notes = remove_old_checksums(request.path) if request.file_format == SAFETENSORS else ()
+    notes = sidecar.remove_old(request.path) if request.file_format == SAFETENSORS else ()
     new.commit(request.durable)
     has_crcs = moved.route != "library" or with_crcs
     verified = has_crcs if request.file_format == PT else bool(layout.digests)
     return Outcome(moved._replace(notes=(*moved.notes, *notes)), None, verified)
 
 
-def remove_old_checksums(path: str) -> tuple[str, ...]:
-    """Remove the old file's sidecar. Returns notes."""
-    from fastio.formats.safetensors import sidecar  # not needed by all saves
-
-    name = sidecar.name_of(path)
-    try:
-        os.unlink(name)
-    except FileNotFoundError:
-        return ()
-    except OSError as error:
-        return (f"{name}, which has checksums of the old file, could not be removed: {error.strerror}",)
-    return (f"{name}, which had checksums of the old file, was removed",)
-
-
-def _save_in_place(plan: InPlaceSave, started: float, progress: Progress | None) -> SaveResult:
-    """Write to a file that cannot be replaced: a device, a pipe, an open file that was removed."""
-    request, layout = plan.request, plan.layout
-    try:
-        file = io.FileIO(request.path, "wb")
-    except OSError as error:
-        raise TransferError(error.errno or errno.EIO, "open", request.path) from error
-    with file:
-        if layout is None:
-            write_by_torch(request, file)
-        else:
-            sequential_write.write(layout, sequential_write.whole(file, request.path), request.path)
-    nbytes = 0 if layout is None else layout.payload
-    tell_end(progress, nbytes)
-    result = completed(
-        SaveResult,
-        SAVE,
-        request.path,
-        started,
-        format=request.file_format,
-        tool="torch" if layout is None else "memory",
-        route="library" if layout is None else "stream",
-        reason=plan.why,
-        nbytes=nbytes,
-        notes=(f"not durable: {plan.why}",) if request.durable else (),
-    )
-    return replace(result, verified=layout is not None and bool(layout.digests))
-
-
 def _fill(
-    tool: str, layout: Layout, new: NewFile, durable: bool, progress: Progress | None, still: bool = False
-) -> tuple[TransportResult, Sequence[int]]:
-    """Have a transport fill the new file; return also the CRCs of the extents that ask for one."""
-    new.allocate(layout.size)
+    tool: str, layout: Layout, new: UncommittedFile, durable: bool, progress: Progress | None, still: bool = False
+) -> TransportResult:
+    """Have a transport fill the new file. The result has the CRC-32s of the extents that ask for one."""
+    _empty(new, layout.size)
     control = Control()
     control.still = still
-    patches: Sequence[Any] = layout.patches
-    sealed: checksums.Checksums | None = None
+    patches: Sequence[Patch] = layout.patches
+    notes: tuple[str, ...] = ()
+    sealed: list[int] | None = None
     if not registry.get(tool).capabilities.checksums:
         layout.synchronize()
-        sealed = checksums.seal(layout)
+        sealed, notes = checksums.seal(layout)
         patches = ()
     request = WriteRequest(new.path, new.fd, layout.size, layout.extents, patches, durable, control)
 
-    def write() -> tuple[TransportResult, Packed]:
+    def write() -> tuple[TransportResult, dict[int, int], tuple[str, ...]]:
         moved = call_transport(tool, request)  # first: it may write zeros between the extents
-        return moved, write_packed(layout.strided, new.path, new.fd, control)
+        return moved, *write_packed(layout.strided, new.path, new.fd, control)
 
     with under_way(write, control, layout.size) as job:
-        moved, packed = job.wait(progress)
-    notes, values = packed.notes, moved.checksums or ()
-    if sealed is not None:
-        notes, values = (*notes, *sealed.notes), sealed.values
-        # Reading back what bypassed the host's memory would cost as much as the save.
-        if not still and layout.devices <= _CPU:
-            notes += checksum_repair.reseal(layout, sealed.values, new.path, new.fd)
+        moved, packed, why_packed = job.wait(progress)
+    notes = (*moved.notes, *why_packed, *notes)
+    values = moved.checksums or () if sealed is None else sealed
+    # Reading back what bypassed the host's memory would cost as much as the save.
+    if sealed is not None and not still and layout.devices <= {"cpu"}:
+        notes += record_checksums.reseal(layout, sealed, new.path, new.fd)
     if layout.digests:
-        crcs = {extent.offset: crc for extent, crc in zip(layout.extents, values, strict=True)} | packed.checksums
+        crcs = {extent.offset: crc for extent, crc in zip(layout.extents, values, strict=True)} | packed
         header_digests.write_after(layout, crcs, new.path, new.fd)
-    return moved._replace(notes=(*moved.notes, *notes)), values
+    return moved._replace(checksums=values, notes=notes)
+
+
+def _empty(new: UncommittedFile, nbytes: int) -> None:
+    """Drop what a tool wrote before it refused, and reserve the blocks."""
+    if os.fstat(new.fd).st_size:  # else ext4 would begin to write the file to the disk when it is closed
+        os.ftruncate(new.fd, 0)
+    new.allocate(nbytes)

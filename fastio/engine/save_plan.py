@@ -9,43 +9,36 @@ import torch
 
 from fastio import formats
 from fastio.engine.plan import FileSave, InPlaceSave, SavePlan, SaveRequest, TorchSave, TransferPlan
-from fastio.engine.tool_selection import Need, plan_transfer
+from fastio.engine.tool_selection import plan_transfer
 from fastio.errors import ToolUnavailableError
 from fastio.files.save_target import in_place_reason
 from fastio.formats.detect import PT
 from fastio.formats.layout import Layout
-from fastio.formats.pt import torch_probe, writer
+from fastio.formats.pt import torch_probe, torch_settings, writer
 from fastio.formats.pt.view_clones import CloningPickle
+from fastio.transports.selection import Need
 from fastio.transports.transport import SAVE
 
 _ZIP = "_use_new_zipfile_serialization"
 
 
-def plan_save(request: SaveRequest) -> SavePlan:
-    """Plan a save to a path. The object is pickled; nothing is written.
+def plan_save(request: SaveRequest, file: Any = None) -> SavePlan:
+    """Plan a save to a path, or to a file object. The object is pickled for a path; nothing is written.
 
     Raises what the save would raise for an object that the format cannot hold, and for arguments that it lacks:
     FormatError, TypeError, ToolUnavailableError, what ``torch.save`` raises for what cannot be pickled.
     """
     request = _without_defaults(request)
-    why = in_place_reason(request.path)
+    why = in_place_reason(request.path) if file is None else "f is a file object"
     if why:  # laid out first: an object that is refused empties no file
-        return InPlaceSave(request, why, None if request.file_format == PT else _lay_out(request))
-    why = _torch_only(request)
-    if why:
+        return InPlaceSave(request, why, None if request.file_format == PT else _lay_out(request), file)
+    if why := _torch_only(request):
         return TorchSave(request, why)
     layout = _lay_out(request)
     # Without CRCs, or if its file would not load, torch's own save is used only if it was asked for by name.
     own = request.file_format == PT and (layout.trimmed or not torch.serialization.get_crc32_options())
-    storages = (len(layout.extents) + len(layout.strided)) // 2
-    transfer = _plan_layout(
-        layout,
-        request.path,
-        request.file_format,
-        storages,
-        request.policy,
-        request.durable,
-        "extents" if own else "object",
+    transfer = _transfer(
+        layout, request.path, request.file_format, request.policy, request.durable, "extents" if own else "object"
     )
     if not transfer.tools:
         why = f"no tool writes {request.file_format} from memory on {', '.join(transfer.devices)}"
@@ -57,19 +50,16 @@ def plan_save(request: SaveRequest) -> SavePlan:
 
 def plan_layout(layout: Layout, path: str, file_format: str, policy: Any, durable: bool) -> TransferPlan:
     """Plan to fill a new file with a layout. ToolUnavailableError if no tool can."""
-    plan = _plan_layout(layout, path, file_format, len(layout.extents) // 2, policy, durable, "extents")
+    plan = _transfer(layout, path, file_format, policy, durable, "extents")
     if not plan.tools:
         where = ", ".join(plan.devices)
         raise ToolUnavailableError("auto", f"no tool writes from memory on {where}", "save on the CPU")
     return plan
 
 
-def _plan_layout(
-    layout: Layout, path: str, file_format: str, storages: int, policy: Any, durable: bool, need: Need
-) -> TransferPlan:
-    return plan_transfer(
-        SAVE, path, file_format, layout.used_devices(), layout.payload, storages, policy, need, durable=durable
-    )
+def _transfer(layout: Layout, path: str, file_format: str, policy: Any, durable: bool, need: Need) -> TransferPlan:
+    devices, storages = layout.used_devices(), (len(layout.extents) + len(layout.strided)) // 2
+    return plan_transfer(SAVE, path, file_format, devices, layout.payload, storages, policy, need, durable=durable)
 
 
 def _torch_only(request: SaveRequest) -> str:
@@ -81,10 +71,9 @@ def _torch_only(request: SaveRequest) -> str:
     module = request.arguments.get("pickle_module")
     if module is not None and not (isinstance(module, CloningPickle) and module.module is pickle):
         return "a pickle module was given"
-    if torch_probe.unsupported_reason():
-        return torch_probe.unsupported_reason()
-    serialization: Any = torch.serialization
-    return "the call is inside skip_data()" if serialization._serialization_tls.skip_data else ""
+    if why := torch_probe.unsupported_reason():
+        return why
+    return "the call is inside skip_data()" if torch_settings.skips_data() else ""
 
 
 def _lay_out(request: SaveRequest) -> Layout:

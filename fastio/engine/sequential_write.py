@@ -1,30 +1,66 @@
-"""Writes a layout from its first byte to its last: to file objects, pipes and devices."""
+"""Saves to what cannot be replaced, from the first byte to the last: file objects, pipes and devices."""
 
 from __future__ import annotations
 
 import errno
 import io
-import os
+import time
 from typing import Any
-
-import torch
 
 from fastio._native import crc32
 from fastio.engine import header_digests
-from fastio.engine.host_pieces import Part, host_pieces
+from fastio.engine.background_job import Progress, tell_end
+from fastio.engine.executor import result_of
+from fastio.engine.host_pieces import host_pieces
+from fastio.engine.plan import InPlaceSave
+from fastio.engine.torch_save import write_by_torch, write_to_object
 from fastio.errors import ChecksumError, TransferError
+from fastio.files.full_write import WholeWrites, whole_writes
 from fastio.formats.layout import Layout
+from fastio.results import Transfer
+from fastio.transports.transport import SAVE, TransportResult
 
 
-def write(layout: Layout, f: Any, name: str) -> None:
+def save_in_place(plan: InPlaceSave, started: float, progress: Progress | None) -> Transfer:
+    """Write to a file object, or to a file that cannot be replaced: a device, a pipe, an open file that was removed."""
+    path = plan.request.path
+    if plan.file is not None:
+        return _write_in_order(plan, whole_writes(plan.file, path), started, progress)
+    try:
+        file = io.FileIO(path, "wb")
+    except OSError as error:
+        raise TransferError(error.errno or errno.EIO, "open", path) from error
+    with file:
+        return _write_in_order(plan, whole_writes(file, path), started, progress)
+
+
+def _write_in_order(plan: InPlaceSave, f: Any, started: float, progress: Progress | None) -> Transfer:
+    request, layout = plan.request, plan.layout
+    tool, route, nbytes, verified = "torch", "library" if plan.file is None else "stream", 0, False
+    if layout is not None:
+        tool, route, nbytes, verified = "memory", "stream", layout.payload, bool(layout.digests)
+        _write(layout, f, request.path)
+        if callable(flush := getattr(f, "flush", None)):
+            flush()  # as torch does: what was saved can be loaded, by another process, too
+    elif plan.file is None:
+        write_by_torch(request, f)
+    else:
+        write_to_object(request, f)
+    tell_end(progress, nbytes)
+    # A file object's durability is its owner's.
+    notes = (f"not durable: {plan.why}",) if request.durable and plan.file is None else ()
+    moved, seconds = TransportResult(route, notes=notes), time.perf_counter() - started
+    return result_of(SAVE, request.path, request.file_format, tool, moved, plan.why, nbytes, seconds, verified=verified)
+
+
+def _write(layout: Layout, f: Any, name: str) -> None:
     """Write the file of a layout to a file object, at its position; errors call it ``name``.
 
     ChecksumError if another thread changed a tensor after its checksum was written into the header.
     """
     crcs = header_digests.compute_before(layout)
     at, at_once = 0, _copies_at_once(f)
-    parts: list[Part] = [*layout.extents, *layout.strided]
-    for part in sorted(parts, key=lambda part: part.offset):
+    for part in layout.parts:
         expected, crc = crcs.get(part.offset), 0
         if part.offset > at:
             f.write(bytes(part.offset - at))
@@ -49,61 +85,5 @@ def _changed(layout: Layout, name: str, offset: int) -> ChecksumError:
 
 def _copies_at_once(f: Any) -> bool:
     """Whether the memory may change once ``write`` returns. Other file objects may keep a reference to it."""
-    inner = f.raw if type(f) in (_Whole, io.BufferedWriter, io.BufferedRandom) else f
+    inner = f.raw if type(f) in (WholeWrites, io.BufferedWriter, io.BufferedRandom) else f
     return type(inner) in (io.FileIO, io.BytesIO)
-
-
-def write_by_torch(obj: Any, f: Any, name: str, arguments: dict[str, Any]) -> None:
-    """torch.save to a file object. TransferError names ``name``."""
-    try:
-        torch.serialization.save(obj, whole(f, name), **arguments)
-    except RuntimeError as error:
-        # After a write failed or was interrupted, torch ends the archive, and reports only that this failed too.
-        before = error.__context__
-        if isinstance(before, TransferError) or not isinstance(before, Exception | None):
-            raise before from None
-        raise
-
-
-def whole(f: Any, name: str) -> Any:
-    """``f``, or a wrapper of it whose ``write`` writes everything or raises TransferError.
-
-    A raw file may write less, and torch does not check. Other file objects write everything.
-    """
-    # The file objects of tempfile hold the raw file in `file`.
-    return _Whole(f, name) if isinstance(f, io.RawIOBase) or isinstance(getattr(f, "file", None), io.RawIOBase) else f
-
-
-class _Whole:
-    """A raw file object whose ``write`` writes everything. All other attributes are the file's."""
-
-    def __init__(self, raw: Any, name: str) -> None:
-        self.raw = raw
-        self._name = name
-
-    def __getattr__(self, attribute: str) -> Any:
-        return getattr(self.raw, attribute)
-
-    def write(self, data: Any) -> int:
-        rest = memoryview(data).cast("B")
-        nbytes = len(rest)
-        while rest:
-            try:
-                count = self.raw.write(rest)
-            except OSError as error:
-                if error.errno is None:  # raised by the program's own Python class
-                    raise
-                raise TransferError(error.errno, f"write of {len(rest)} bytes", self._name) from error
-            if count is None and self._is_blocking():
-                break  # a Python class whose write returns nothing
-            if not count:
-                number = errno.EAGAIN if count is None else errno.EIO
-                raise TransferError(number, f"write of {len(rest)} bytes to a raw file object", self._name)
-            rest = rest[count:]
-        return nbytes
-
-    def _is_blocking(self) -> bool:
-        try:
-            return os.get_blocking(self.raw.fileno())
-        except (OSError, ValueError):
-            return True

@@ -5,41 +5,33 @@ from __future__ import annotations
 import errno
 import io
 import os
+import time
+from typing import Any
 
 import torch
 
-from fastio.engine import checksum_repair, sequential_write
-from fastio.engine.background_job import Progress
+from fastio.engine.background_job import Progress, tell_end
+from fastio.engine.executor import result_of
 from fastio.engine.plan import SaveRequest, TorchSave
-from fastio.engine.progress import tell_end
+from fastio.engine.record_checksums import reseal_archive
 from fastio.errors import TransferError
 from fastio.files.atomic_file import AtomicFile
+from fastio.files.full_write import whole_writes
 from fastio.formats.detect import PT
-from fastio.results import SaveResult, completed
-from fastio.transports.transport import SAVE
+from fastio.formats.pt import torch_settings
+from fastio.results import Transfer
+from fastio.transports.transport import SAVE, TransportResult
 
 
-def save_by_torch(plan: TorchSave, started: float, progress: Progress | None) -> SaveResult:
-    """torch.save into a new file that replaces the old one in one step."""
+def save_by_torch(plan: TorchSave, new: AtomicFile, started: float, progress: Progress | None) -> Transfer:
+    """torch.save into a new file, which is committed."""
     request = plan.request
-    with AtomicFile(request.path, request.follow_link) as new:
-        notes = fill_by_torch(request, new)
-        nbytes = os.fstat(new.fd).st_size
-        tell_end(progress, nbytes)
-        new.commit(request.durable)
-    return completed(
-        SaveResult,
-        SAVE,
-        request.path,
-        started,
-        format=PT,
-        tool="torch",
-        route="library",
-        reason=plan.why,
-        nbytes=nbytes,
-        durable=request.durable,
-        notes=notes,
-    )
+    notes = fill_by_torch(request, new)
+    nbytes = os.fstat(new.fd).st_size
+    tell_end(progress, nbytes)
+    new.commit(request.durable)
+    moved, seconds = TransportResult("library", notes=notes), time.perf_counter() - started
+    return result_of(SAVE, request.path, PT, "torch", moved, plan.why, nbytes, seconds, request.durable)
 
 
 def fill_by_torch(request: SaveRequest, new: AtomicFile) -> tuple[str, ...]:
@@ -48,9 +40,9 @@ def fill_by_torch(request: SaveRequest, new: AtomicFile) -> tuple[str, ...]:
     new.file.truncate()
     write_by_torch(request, new.file)
     zipped = request.arguments.get("_use_new_zipfile_serialization", True)
-    if not zipped or torch.serialization._serialization_tls.skip_data:
+    if not zipped or torch_settings.skips_data():
         return ()  # the file has no checksums, or its data are still to be written
-    return checksum_repair.reseal_archive(request.path, new.fd, os.fstat(new.fd).st_size)
+    return reseal_archive(request.path, new.fd, os.fstat(new.fd).st_size)
 
 
 def write_by_torch(request: SaveRequest, file: io.FileIO) -> None:
@@ -64,11 +56,23 @@ def write_by_torch(request: SaveRequest, file: io.FileIO) -> None:
         if os.path.exists(name):
             torch.serialization.save(request.obj, name, **request.arguments)
         else:
-            sequential_write.write_by_torch(request.obj, file, request.path, request.arguments)
+            write_to_object(request, whole_writes(file, request.path))
     except RuntimeError as error:
         if "PytorchStreamWriter" not in str(error) and "inline_container" not in str(error):
             raise  # raised by the object that is saved
         raise TransferError(_errno_of_writer(name, file.fileno()), "torch.save", request.path) from error
+
+
+def write_to_object(request: SaveRequest, f: Any) -> None:
+    """torch.save to a file object whose ``write`` writes everything, at its position."""
+    try:
+        torch.serialization.save(request.obj, f, **request.arguments)
+    except RuntimeError as error:
+        # After a write failed or was interrupted, torch ends the archive, and reports only that this failed too.
+        before = error.__context__
+        if isinstance(before, TransferError) or not isinstance(before, Exception | None):
+            raise before from None
+        raise
 
 
 def _errno_of_writer(name: str, fd: int) -> int:

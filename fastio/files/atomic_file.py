@@ -36,9 +36,8 @@ _SWAPPED = (
 class AtomicFile:
     """A temporary file that replaces ``path`` on ``commit``. Use as a context: it is discarded unless committed.
 
-    ``fd`` is open for reading and writing, ``temporary`` is its name in its folder. If ``path`` is a symbolic link, the
-    file behind it is replaced, or without ``follow_link`` the link itself. Raises as
-    :func:`fastio.files.save_target.find` does.
+    ``fd`` is open for reading and writing. If ``path`` is a symbolic link, the file behind it is replaced, or without
+    ``follow_link`` the link itself. Raises as :func:`fastio.files.save_target.find` does.
 
     Other users with write access to the folder may also replace the file, before and after the save. Two things are
     guaranteed: only the file created here is written to and gets new permissions, and the commit raises
@@ -54,30 +53,39 @@ class AtomicFile:
             self._folder = temporary_file.Folder(self._target.folder)
         except OSError as error:
             raise TransferError(error.errno or 0, "opening its folder", path) from error
-        if old is None:
-            self._file, self.temporary = temporary_file.create(self._folder, self._target, path)
-            self._mode = None
-        else:
-            permissions = FilePermissions(name, old)
-            first_mode = permissions.first_mode
-            self._file, self.temporary = temporary_file.create(self._folder, self._target, path, first_mode)
-            self._mode = self._copy_permissions(permissions)
+        self._new = temporary_file.TemporaryFile(self._folder)
+        self._mode: int | None = None
+        try:
+            if old is None:
+                self._new.create(self._target, path)
+            else:
+                permissions = FilePermissions(name, old)
+                self._new.create(self._target, path, permissions.first_mode)
+                self._mode = self._copy_permissions(permissions)
+        except BaseException:
+            self._discard()
+            raise
 
     @property
     def fd(self) -> int:
         """The descriptor. Raises ValueError after a commit or discard."""
-        return self._file.fileno()
+        return self.file.fileno()
 
     @property
     def file(self) -> io.FileIO:
         """The file object of ``fd``, positioned at the beginning of the file."""
-        return self._file
+        return self._new.file
+
+    @property
+    def temporary(self) -> str:
+        """The file's name in its folder until it is committed."""
+        return self._new.name
 
     def __enter__(self) -> AtomicFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if not self._file.closed:
+        if not self.file.closed:
             self._discard()
 
     def allocate(self, nbytes: int) -> None:
@@ -106,7 +114,7 @@ class AtomicFile:
                     raise NotReplaceableError(errno.EBUSY, _MOUNTED, self.path) from error
                 raise TransferError(error.errno or 0, "fsync and rename", self.path) from error
             try:
-                self._file.close()
+                self.file.close()
                 if durable:
                     self._sync_folder()
                 self._folder.close()
@@ -133,11 +141,8 @@ class AtomicFile:
         """Give the new file the old one's permissions; returns a mode if it must be set at the commit."""
         try:
             mode = permissions.copy_to(self.fd)
-        except BaseException as error:
-            self._discard()
-            if isinstance(error, OSError):
-                raise TransferError(error.errno or 0, "giving it the old file's mode", self.path) from error
-            raise
+        except OSError as error:
+            raise TransferError(error.errno or 0, "giving it the old file's mode", self.path) from error
         return mode if mode & 0o600 != 0o600 else None
 
     @contextlib.contextmanager
@@ -161,14 +166,8 @@ class AtomicFile:
 
     def _discard(self) -> None:
         try:
-            if self._folder.has(self.temporary, self.fd):
-                os.unlink(self.temporary, dir_fd=self._folder.fd)
-        except FileNotFoundError:
-            pass
-        except OSError:
-            self._file.truncate(0)  # the name stays, without a lock: the next save removes it
+            self._new.discard()
         finally:
-            self._file.close()
             self._folder.close()
 
 

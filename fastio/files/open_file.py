@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from fastio._native import Descriptor
 from fastio.errors import OUT_OF_DESCRIPTORS, FastIOError, TransferError, errno_of
@@ -115,3 +116,14 @@ _KINDS = (
 def is_path(f: object) -> bool:
     """Whether ``f`` is a path, not a file object."""
     return isinstance(f, (str, os.PathLike))
+
+
+def name_of(f: Any) -> str:
+    """What results and errors call a file object. The name of one that was made from a descriptor is that number."""
+    try:
+        name = getattr(f, "name", None)
+    except Exception:  # it is for messages alone: whatever a property of the program's raises
+        name = None
+    if name is None:
+        return "<file object>"
+    return os.fsdecode(name) if isinstance(name, bytes) else str(name)

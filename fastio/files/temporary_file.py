@@ -16,7 +16,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from fastio._native import Descriptor
 from fastio.errors import FolderMissingError, TransferError
@@ -73,50 +73,92 @@ class Folder:
         self._held.close()
 
 
-def create(folder: Folder, target: Target, path: str, mode: int = _USUAL_MODE) -> tuple[io.FileIO, str]:
-    """Create a file beside the target; returns it and its name in the folder. Removes the leftovers of dead writers.
+class TemporaryFile:
+    """The new file beside a target: empty and open, under a name of its own, locked if the filesystem has locks.
 
-    The file is open for reading and writing, has no permissions beyond ``mode``, and is locked if the filesystem has
-    locks. Raises FolderMissingError or TransferError, which name ``path``.
+    The object is there before the file, which an interrupt at any moment leaves in it: then :meth:`discard` removes it.
     """
-    before, after = _around_slot(target.base)
-    new = functools.partial(_open_new, folder, mode=mode)
-    try:
+
+    def __init__(self, folder: Folder) -> None:
+        self.name = ""
+        self.file = io.FileIO.__new__(io.FileIO)
+        self._folder = folder
+
+    def create(self, target: Target, path: str, mode: int = _USUAL_MODE) -> None:
+        """Create the file, with no permissions beyond ``mode``. Removes the leftovers of dead writers.
+
+        Raises FolderMissingError or TransferError, which name ``path``.
+        """
         try:
-            found = _create_locked(folder, target, new)
-        except _NoLocksError:
-            _clear_unlocked(folder, target.base)
-            name = f"{before}{_UNLOCKED}{os.urandom(_RANDOM_NBYTES).hex()}{after}"
-            found = new(name), name
-    except FileNotFoundError:  # the folder has been removed
-        raise FolderMissingError(path) from None
-    except OSError as error:
-        cure = " (make its folder writable, or save to open(path, 'wb'))" if error.errno in _NOT_WRITABLE else ""
-        raise TransferError(error.errno or 0, f"creating a file beside it{cure}", path) from error
-    if found is None:
-        raise TransferError(errno.EBUSY, "creating a file beside it", path)
-    return found
+            try:
+                found = self._create_locked(target, mode)
+            except _NoLocksError:
+                self.discard()
+                before, after = _around_slot(target.base)
+                _clear_unlocked(self._folder, target.base)
+                self._open(f"{before}{_UNLOCKED}{os.urandom(_RANDOM_NBYTES).hex()}{after}", mode)
+                found = True
+        except FileNotFoundError:  # the folder has been removed
+            raise FolderMissingError(path) from None
+        except OSError as error:
+            cure = " (make its folder writable, or save to open(path, 'wb'))" if error.errno in _NOT_WRITABLE else ""
+            raise TransferError(error.errno or 0, f"creating a file beside it{cure}", path) from error
+        if not found:
+            raise TransferError(errno.EBUSY, "creating a file beside it", path)
 
+    def discard(self) -> None:
+        """Remove the file if there is one, and close it."""
+        if self.file.closed:
+            return
+        try:
+            if self._folder.has(self.name, self.file.fileno()):
+                os.unlink(self.name, dir_fd=self._folder.fd)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            self.file.truncate(0)  # the name stays, without a lock: the next save removes it
+        finally:
+            self.file.close()
 
-def _create_locked(folder: Folder, target: Target, new: Callable[[str], io.FileIO]) -> tuple[io.FileIO, str] | None:
-    before, after = _around_slot(target.base)
-    found: tuple[io.FileIO, str] | None = None
-    crowded = False
-    for slot in range(_SLOTS):
-        name = f"{before}{slot}{after}"
-        if os.access(name, os.F_OK, dir_fd=folder.fd, follow_symlinks=False):
-            crowded = True
-            _clear(folder, name)
-        if found is None:
-            found = _create(folder, name, new)
-    for _ in range(_TRIES if found is None else 0):
-        found = _create(folder, f"{before}{os.urandom(_RANDOM_NBYTES).hex()}{after}", new)
-        if found is not None:
-            break
-    if crowded:
-        for name in _names(folder, target.base, f"[0-9a-f]{{{2 * _RANDOM_NBYTES}}}"):
-            _clear(folder, name)
-    return found
+    def _create_locked(self, target: Target, mode: int) -> bool:
+        """Create and lock the file; False if other writers have all its names. Raises _NoLocksError."""
+        before, after = _around_slot(target.base)
+        found = crowded = False
+        for slot in range(_SLOTS):
+            name = f"{before}{slot}{after}"
+            if os.access(name, os.F_OK, dir_fd=self._folder.fd, follow_symlinks=False):
+                crowded = True
+                _clear(self._folder, name)
+            found = found or self._create(name, mode)
+        for _ in range(0 if found else _TRIES):
+            found = self._create(f"{before}{os.urandom(_RANDOM_NBYTES).hex()}{after}", mode)
+            if found:
+                break
+        if crowded:
+            for name in _names(self._folder, target.base, f"[0-9a-f]{{{2 * _RANDOM_NBYTES}}}"):
+                _clear(self._folder, name)
+        return found
+
+    def _create(self, name: str, mode: int) -> bool:
+        """Create and lock the file under a name; False if another writer has the name. Raises _NoLocksError."""
+        try:
+            self._open(name, mode)
+        except FileExistsError:
+            return False
+        if _lock(self.file.fileno()) and self._folder.has(name, self.file.fileno()):
+            return True
+        self.file.close()  # another save removed it as a leftover before it was locked
+        return False
+
+    def _open(self, name: str, mode: int) -> None:
+        """Create a file of that name. Raises FileExistsError.
+
+        Not a bare descriptor: an interrupt right after ``os.open`` would leak it, and its lock would keep the next save
+        from removing the name. The opener is all C code, and the file object is there already, for the same reason.
+        """
+        self.name = name
+        opener = functools.partial(os.open, mode=mode, dir_fd=self._folder.fd)
+        self.file.__init__(name, "x+b", opener=opener)  # type: ignore[misc]
 
 
 def _around_slot(base: str) -> tuple[str, str]:
@@ -124,33 +166,6 @@ def _around_slot(base: str) -> tuple[str, str]:
     if len(os.fsencode(base)) > _LONGEST_NAME:
         base = hashlib.blake2b(os.fsencode(base), digest_size=16).hexdigest()
     return f".{base}.fastio-", ".tmp"
-
-
-def _open_new(folder: Folder, name: str, mode: int) -> io.FileIO:
-    """Create a file of that name. Raises FileExistsError.
-
-    Not a bare descriptor: an interrupt right after ``os.open`` would leak it, and its lock would keep the next save
-    from removing the name. The opener is all C code for the same reason.
-    """
-    return io.FileIO(name, "x+b", opener=functools.partial(os.open, mode=mode, dir_fd=folder.fd))
-
-
-def _create(folder: Folder, name: str, new: Callable[[str], io.FileIO]) -> tuple[io.FileIO, str] | None:
-    """Create and lock a file; returns it and its name, or None if another writer has the name. Raises _NoLocksError."""
-    try:
-        file = new(name)
-    except FileExistsError:
-        return None
-    try:
-        if _lock(file.fileno()) and folder.has(name, file.fileno()):
-            return file, name
-    except (_NoLocksError, OSError):
-        file.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=folder.fd)
-        raise
-    file.close()  # another save removed it as a leftover before it was locked
-    return None
 
 
 def _clear(folder: Folder, name: str) -> None:

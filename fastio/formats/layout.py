@@ -20,6 +20,9 @@ class NonContiguousTensor(NamedTuple):
     tensor: torch.Tensor
 
 
+Part = Extent | NonContiguousTensor
+
+
 class DigestPlace(NamedTuple):
     """Where the checksums of a tensor belong, as hex digits: in ``literal``, which begins the file, before the tensor.
 
@@ -50,6 +53,12 @@ class Layout(NamedTuple):
     strided: Sequence[NonContiguousTensor] = ()
     digests: Sequence[DigestPlace] = ()
     trimmed: bool = False
+
+    @property
+    def parts(self) -> list[Part]:
+        """The extents and the strided tensors, in the order of their offsets."""
+        parts: list[Part] = [*self.extents, *self.strided]
+        return sorted(parts, key=lambda part: part.offset)
 
     def used_devices(self) -> set[torch.device]:
         """The devices that the tensors are on, with their indices."""

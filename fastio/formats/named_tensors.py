@@ -12,8 +12,10 @@ from fastio.errors import FormatError, quoted
 _LONGEST_NAME = 1000  # characters: the names of a hostile object take no more than that times its size
 
 
-def named_tensors(where: str, obj: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def named_tensors(where: str, obj: Any, kinds: type | tuple[type, ...] = torch.Tensor) -> Iterator[tuple[str, Any]]:
     """Yield the tensors with their names, in order. A container is entered once, and what is no tensor is left out.
+
+    ``kinds`` are the classes of what counts as a tensor.
 
     FormatError, which begins with ``where``, for two tensors of one name, and for a name of more than 1000 characters.
     """
@@ -22,7 +24,7 @@ def named_tensors(where: str, obj: Any) -> Iterator[tuple[str, torch.Tensor]]:
     waiting: list[tuple[str, Any]] = [("", obj)]
     while waiting:
         name, found = waiting.pop()
-        if isinstance(found, torch.Tensor):
+        if isinstance(found, kinds):
             if name in seen:
                 raise FormatError(f"{where}: two tensors have the name {quoted(name)}; rename one, or leave one out")
             seen.add(name)

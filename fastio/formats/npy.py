@@ -114,7 +114,7 @@ def source(path: str, fd: int, size: int) -> Source:
         return tensor.permute(*reversed(range(len(shape)))) if fortran and len(shape) > 1 else tensor
 
     regions = [region] if nbytes else []
-    return Source("npy", regions, build, checksummed=False, aligned=is_aligned(start, dtype.itemsize))
+    return Source("npy", regions, build, aligned=is_aligned(start, dtype.itemsize))
 
 
 def _no_array(shape: tuple[int, ...], itemsize: int) -> str:

@@ -13,19 +13,18 @@ import torch
 from fastio import dicts
 from fastio.dicts.policy import AUTO
 from fastio.engine.load_plan import detected, plan_load
-from fastio.engine.plan import LoadRequest, TorchLoad
-from fastio.engine.tool_selection import plan_transfer, require
+from fastio.engine.plan import FileLoad, LoadRequest, TorchLoad, TransferPlan
+from fastio.engine.tool_selection import plan_transfer
 from fastio.errors import ToolUnavailableError
 from fastio.files.open_file import opened
 from fastio.formats.detect import PT
-from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
+from fastio.transports.selection import Need
 from fastio.transports.transport import LOAD, SAVE, is_resident
 
 if TYPE_CHECKING:
     from fastio.dicts import Explanation
 
-_CPU = torch.device("cpu")
 _BY_DICTIONARY = {SAVE: "w", LOAD: "r"}  # what "auto" means, whatever FASTIO_POLICY says
 
 
@@ -45,46 +44,52 @@ def explain(
     """
     if op not in (LOAD, SAVE):
         raise ValueError(f"op={op!r}: expected 'load' or 'save'")
-    why = ""
     if not isinstance(target, str | bytes | os.PathLike):
         if isinstance(target, bool) or not hasattr(target, "__index__"):
             raise TypeError(f"target={target!r}: expected a path or a number of bytes")
         target = operator.index(target)
+    why = ""
     if isinstance(target, int):
         if target < 0:
             raise ValueError(f"target={target!r}: a number of bytes is 0 or more")
-        path, form, nbytes, extents, resident = "", PT, target, 1, False
         where = os.curdir if folder is None else os.fsdecode(folder)
         if not os.path.isdir(where):
             raise FileNotFoundError(errno.ENOENT, "folder: expected one that is there", where)
+        plan = transfer_of(op, os.path.join(where, ""), PT, target)
     else:
         path = os.fsdecode(target)
         if folder is not None:
             raise TypeError(f"folder={folder!r}: a number of bytes is in a folder, {path!r} says itself where it is")
-        where = os.path.dirname(path)
-        form, nbytes, extents, resident, why = _look(path, op)
-    plan = plan_transfer(
-        op, path, form, {_CPU}, nbytes, extents, _BY_DICTIONARY[op], "own" if (op, form) == (LOAD, PT) else "object",
-        durable=op == SAVE, resident=resident, folder=where,
-    )  # fmt: skip
+        plan, why = _transfer_of_file(op, path)
     dictionary = plan.policy.ask(op, plan.folder)
-    if why and op == LOAD:
-        return replace(dictionary.explain(plan.context, nbytes, ("torch",)), reason=why)
+    if why:
+        return replace(dictionary.explain(plan.context, plan.nbytes, ("torch",)), reason=why)
     preset = dicts.resolve(AUTO, op, registry.names()).tool
     if preset is None:
-        return dictionary.explain(plan.context, nbytes, plan.tools)
+        return dictionary.explain(plan.context, plan.nbytes, plan.tools)
     reason = f"FASTIO_POLICY={preset}"
     try:
-        require(preset, op, form, plan.devices)
+        registry.require(preset, op, plan.file_format, plan.devices)
     except ToolUnavailableError as error:
         reason += f", which is unavailable: {error.reason}" + (f"; {error.cure}" if error.cure else "")
-    return replace(dictionary.explain(plan.context, nbytes, (preset,)), reason=reason)
+    return replace(dictionary.explain(plan.context, plan.nbytes, (preset,)), reason=reason)
 
 
-def _look(path: str, op: str) -> tuple[str, int, int, bool, str]:
-    """A file's format, tensor bytes, number of storages, whether the page cache holds it, and why only torch loads it.
+def transfer_of(
+    op: str, path: str, form: str, nbytes: int, storages: int = 1, *, durable: bool = True, resident: bool = False
+) -> TransferPlan:
+    """The transfer of a save, or of a load that verifies, of host memory; the folder's dictionary chooses the tool."""
+    need: Need = "own" if (op, form) == (LOAD, PT) else "object"
+    return plan_transfer(
+        op, path, form, {torch.device("cpu")}, nbytes, storages, _BY_DICTIONARY[op], need,
+        durable=durable and op == SAVE, resident=resident,
+    )  # fmt: skip
 
-    They are those of the plan of its load. A file that only torch can read is taken as one storage.
+
+def _transfer_of_file(op: str, path: str) -> tuple[TransferPlan, str]:
+    """The transfer of a load of a file, or of a save of what it holds, and why only torch loads it.
+
+    A file that only torch can read is taken as one storage.
     """
     if op == SAVE and not os.path.exists(path):
         cure = "give a number of bytes, and the folder that it would be saved into as folder="
@@ -92,8 +97,10 @@ def _look(path: str, op: str) -> tuple[str, int, int, bool, str]:
     with opened(path) as (fd, size):
         found = detected(path, fd, size)
         plan = plan_load(LoadRequest(path, None, True, False, _BY_DICTIONARY[LOAD], True, {}), fd, size, found)
-        with translate_native_errors(path):
-            resident = is_resident(fd, size)
         if isinstance(plan, TorchLoad):
-            return found or PT, size, 1, resident, plan.why
-        return plan.source.format, plan.source.nbytes, len(plan.source.regions), resident, ""
+            resident = is_resident(path, fd, size)
+            return transfer_of(op, path, found or PT, size, resident=resident), plan.why if op == LOAD else ""
+    assert isinstance(plan, FileLoad), "mmap=False"
+    if op == LOAD:
+        return plan.transfer, ""
+    return transfer_of(op, path, plan.source.format, plan.source.nbytes, len(plan.source.regions)), ""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fastio import formats
-from fastio.errors import ChecksumError, CorruptFileError, FormatError, shortened
+from fastio.errors import ChecksumError, FormatError
 from fastio.files.open_file import check_regular, opened
 from fastio.formats.detect import HEAD_BYTES, PT, SAFETENSORS, detect
 from fastio.formats.safetensors import format as safetensors_format
@@ -54,11 +54,7 @@ def _contents_of_plain(path: str, fd: int, size: int, file_format: str) -> Conte
             source = safetensors_format.source(path, fd, size)
     else:
         source = formats.module(file_format).source(path, fd, size)
-    try:
-        built: Any = source.build(storage_of)
-    except (RuntimeError, OverflowError, ValueError, TypeError) as error:  # torch's versions differ in which they raise
-        said = shortened(str(error).partition("\n")[0])
-        raise CorruptFileError(path, None, f"its shapes cannot be tensors: {said}") from None
+    built: Any = source.make(path, storage_of)
     named: Iterable[tuple[str, torch.Tensor]] = built.items() if isinstance(built, dict) else [("array", built)]
     found = [
         StoredTensor(name, tensor.dtype, tuple(tensor.shape), tensor.stride(), path, region, 0)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 
+from fastio._native import crc32
 from fastio.engine.record_checksums import record_checksums
 from fastio.formats.pt.reader import Record
 from fastio.formats.safetensors import tensor_table
 from fastio.formats.safetensors.format import checksums_of
 from fastio.formats.safetensors.tensor_checksums import SHA256, TensorChecksums
 from fastio.formats.safetensors.tensor_table import TensorTable
+from fastio.formats.small_reads import blocks_at
+from fastio.transports.transport import is_resident
 
 
 def verified(path: str, fd: int, size: int) -> tuple[int, int, bool, bool]:
@@ -39,8 +43,16 @@ def digests(path: str, fd: int, size: int, table: TensorTable, hashes: bool) -> 
     """The checksums of the tensors in an open file, with ``hashes`` also their SHA-256s."""
     records = [Record(name, entry.offset, entry.nbytes, 0) for name, entry in table.entries.items() if entry.nbytes]
     records.sort(key=lambda record: record.offset)
-    hashers = {name: hashlib.sha256() for name in table.entries} if hashes else {}
-    own = [hashers[record.name] for record in records] if hashes else []
-    values = record_checksums(path, fd, records, size, {}, own)
-    crcs = dict.fromkeys(table.entries, 0) | {record.name: crc for record, crc in zip(records, values, strict=True)}
-    return TensorChecksums(crcs, {n: hasher.hexdigest() for n, hasher in hashers.items()} if hashes else None)
+    crcs = dict.fromkeys(table.entries, 0)
+    if not hashes:
+        values = record_checksums(path, fd, records, size, {})
+        return TensorChecksums(crcs | {record.name: crc for record, crc in zip(records, values, strict=True)}, None)
+    resident = is_resident(path, fd, size)
+    hashers = {name: hashlib.sha256() for name in table.entries}
+    for record in records:
+        for block in blocks_at(path, fd, record.offset, record.nbytes):
+            crcs[record.name] = crc32(block, crcs[record.name])
+            hashers[record.name].update(block)
+    if not resident:  # a check must not evict other files
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    return TensorChecksums(crcs, {name: hasher.hexdigest() for name, hasher in hashers.items()})

@@ -13,11 +13,10 @@ import torch
 
 from fastio import api, dicts
 from fastio.dicts.explain import Explanation
-from fastio.dicts.policy import AUTO
-from fastio.engine.tool_selection import Need, plan_transfer
 from fastio.errors import TransferError
 from fastio.files.open_file import opened
 from fastio.formats.detect import PT
+from fastio.inspect.explain import transfer_of
 from fastio.sizes import format_size
 from fastio.transports import registry
 from fastio.transports.transport import LOAD, SAVE, is_resident
@@ -92,15 +91,12 @@ def _drop_from_page_cache(path: str) -> bool:
     with opened(path) as (fd, size):
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        return not is_resident(fd, size)
+        return not is_resident(path, fd, size)
 
 
 def _answer(folder: str, work: str, nbytes: int) -> Explanation:
     op, resident = (SAVE, False) if work.endswith("save") else (LOAD, work == "warm load")
-    path = os.path.join(folder, "file.pt")
-    need: Need = "object" if op == SAVE else "own"
-    plan = plan_transfer(
-        op, path, PT, {torch.device("cpu")}, nbytes, 1, AUTO, need,
-        durable=work == "durable save", resident=resident,
-    )  # fmt: skip
+    plan = transfer_of(
+        op, os.path.join(folder, "file.pt"), PT, nbytes, durable=work == "durable save", resident=resident
+    )
     return plan.policy.ask(op, folder).explain(plan.context, nbytes, plan.tools)

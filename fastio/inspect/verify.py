@@ -6,12 +6,11 @@ import os
 from dataclasses import dataclass
 
 from fastio import formats
+from fastio.engine.load_plan import detected
 from fastio.engine.record_checksums import verify_archive
 from fastio.errors import FormatError
 from fastio.files.open_file import opened
-from fastio.formats.detect import HEAD_BYTES, NPY, PT, SAFETENSORS, detect
-from fastio.formats.pt.reader import NeedsTorchError, open_archive
-from fastio.formats.small_reads import head
+from fastio.formats.detect import NPY, PT, SAFETENSORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +42,9 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     """
     name = os.fsdecode(path)
     with opened(name) as (fd, size):
-        file_format = detect(head(name, fd, size, HEAD_BYTES), name)
+        file_format = detected(name, fd, size)
         if file_format == PT:
-            try:
-                archive = open_archive(name, fd, size, read_local_headers=True)
-            except NeedsTorchError as reason:
-                archive = reason.archive
-            nbytes = verify_archive(archive, size)[0] if archive.checksummed else 0
+            archive, nbytes, _ = verify_archive(name, fd, size)
             return Verification(name, file_format, len(archive.records), nbytes, archive.has_storage_crcs)
         if file_format == SAFETENSORS:
             from fastio.inspect.tensor_digests import verified  # what it imports, few processes need

@@ -6,13 +6,15 @@ the tensor is not contiguous, they are read into a buffer of bounded size, compa
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
-from fastio._native import crc32_combine
+from fastio._native import Control, crc32_combine
+from fastio.engine.background_job import under_way
 from fastio.engine.extent_reads import read_extents
 from fastio.engine.tool_selection import is_filled, plan_transfer
 from fastio.engine.torch_load import UNSEALED
@@ -59,7 +61,7 @@ def fill_in_place(
         is_apart = not ahead or entry.offset >= ahead[-1].extent.offset + ahead[-1].extent.nbytes
         is_same = entry.dtype == target.dtype and entry.stride is None and name not in overlapping
         if not (is_apart and is_same and filled[device.type, file.format] and is_plain(target)):
-            copied.setdefault(device, []).append(Part.of_whole(file, name, entry))
+            copied.setdefault(device, []).append(Part(file, name, entry))
             continue
         storage, crc = target.untyped_storage(), file.crc(name)
         address = storage.data_ptr() + storage_offset_bytes(target)
@@ -68,8 +70,18 @@ def fill_in_place(
     for file in files.files:
         file.check_unchanged()
     synchronize({target.device for target in targets.values()})
-    for (file, _), ahead in straight.items():
-        _fill_straight(file, ahead, policy, partial)
+    control = Control()
+
+    def fill() -> None:
+        for (file, _), ahead in straight.items():
+            if not control.cancelled:
+                _fill_straight(file, ahead, policy, partial, control)
+
+    # One thread for all files, so that their reads follow each other. Only the main thread is interrupted.
+    is_interrupted = threading.current_thread() is threading.main_thread()
+    nbytes = sum(one.extent.nbytes for ahead in straight.values() for one in ahead) if is_interrupted else 0
+    with under_way(fill, control, nbytes) as job:
+        job.wait()
     for parts in copied.values():
         for batch in batches(parts, BATCH_BYTES, BATCH_BYTES):
             _copy_batch(batch, targets, policy, partial)
@@ -88,11 +100,13 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg() and tensor.numel() > 0
 
 
-def _fill_straight(file: WeightFile, ahead: list[_Straight], policy: Any, partial: PartialLoad) -> None:
+def _fill_straight(
+    file: WeightFile, ahead: list[_Straight], policy: Any, partial: PartialLoad, control: Control
+) -> None:
     crcs = {index: one.crc for index, one in enumerate(ahead) if one.crc is not None}
     try:
         with partial.step([one.extent.name for one in ahead]):
-            read_into(file, [one.extent for one in ahead], None, policy, crcs, in_place=True)
+            read_into(file, [one.extent for one in ahead], None, policy, crcs, in_place=True, control=control)
             file.check_unchanged()
     finally:
         for one in ahead:

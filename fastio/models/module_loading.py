@@ -8,17 +8,12 @@ import torch
 
 from fastio.engine.tool_selection import check
 from fastio.models.device_places import device_places
-from fastio.models.in_place import check_tools
-from fastio.models.load_plan import LoadPlan, module_target, plan_load, wanted_dtype
-from fastio.models.module_tensors import ModuleTensors, is_within, module_tensors
-from fastio.models.partial_load import PartialLoad
-from fastio.models.rank_group import RankGroup, rank_group, together
-from fastio.models.rank_loads import compare_loads, fill_in_place_together, read_new_together
-from fastio.models.weight_files import open_weights
+from fastio.models.load_plan import LoadPlan, module_target, wanted_dtype
+from fastio.models.loading import Load
+from fastio.models.module_tensors import ModuleTensors, module_tensors
+from fastio.models.rank_group import rank_group, together
 from fastio.runtime.gc_pause import gc_paused
 from fastio.transports.transport import LOAD
-
-_CPU = torch.device("cpu")
 
 
 def load_model(
@@ -84,56 +79,17 @@ def load_model(
     """
     ranks = rank_group(group)
     with together(ranks):
-        return _load(model, filename, strict, device, atomic, dtype, policy, verify, ranks)
-
-
-def _load(
-    model: torch.nn.Module,
-    filename: Any,
-    strict: bool,
-    device: Any,
-    atomic: bool,
-    dtype: torch.dtype | None,
-    policy: Any,
-    verify: bool,
-    ranks: RankGroup | None,
-) -> tuple[list[str], list[str]]:
-    check(policy, LOAD)
-    place_of = device_places(device)
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"expected a module, got {type(model).__name__}; load_into fills the tensors of a dict")
-    with gc_paused():  # a third of the time for ten thousand tensors
-        found = module_tensors(model)
-        with open_weights(filename, verify, is_shared=ranks is not None) as files:
-            plan = plan_load(module_target(model), found, files, strict, dtype)
-            skip_damaged = atomic and not strict
-            own = {""} if atomic else found.own
-            new: dict[str, torch.device] = {}
-            converted: dict[str, torch.Tensor] = {}
-            filled: dict[str, torch.Tensor] = {}
-            for name in plan.names:
-                tensor = found.tensors.get(name)
-                if tensor is None:
-                    new[name] = _CPU
-                elif not tensor.is_meta and not (own and is_within(name, own)):
-                    filled[name] = tensor
-                elif not tensor.is_meta:
-                    new[name] = tensor.device
-                elif files.entry(name).dtype == wanted_dtype(tensor, dtype) or skip_damaged:
-                    new[name] = place_of(name)
-                else:
-                    converted[name] = torch.empty(tensor.shape, dtype=dtype, device=place_of(name))
-            made = {tensor.device for tensor in (*converted.values(), *filled.values())}
-            check_tools(policy, {*new.values(), *made}, files)
-            partial = PartialLoad("module", [name for name, one in found.tensors.items() if not one.is_meta])
-            arguments = {"function": "load_model", "strict": strict, "atomic": atomic, "dtype": dtype, "verify": verify}
-            compare_loads(ranks, arguments, files, new, {**converted, **filled}, plan.overlapping)
-            loaded, damaged = read_new_together(ranks, new, files, policy, skip_damaged)
-            fill_in_place_together(ranks, converted, set(), files, policy, partial)
-            fill_in_place_together(ranks, filled, plan.overlapping, files, policy, partial)
-    with partial.step():
-        _assign(model, found, plan, {**loaded, **converted}, filled if own else {}, dtype)
-    return plan.result(damaged)
+        check(policy, LOAD)
+        place_of = device_places(device)
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"expected a module, got {type(model).__name__}; load_into fills the tensors of a dict")
+        with gc_paused():  # a third of the time for ten thousand tensors
+            found = module_tensors(model)
+            load = Load("load_model", filename, strict, atomic, dtype, policy, verify, ranks)
+            got = load.run(module_target(model), found, place_of)
+        with got.partial.step():
+            _assign(model, found, got.plan, got.new, got.filled if found.own or atomic else {}, dtype)
+        return got.plan.result(got.damaged)
 
 
 def _assign(

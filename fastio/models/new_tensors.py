@@ -26,7 +26,7 @@ def read_new(
     """
     by_device: dict[torch.device, list[Part]] = {}
     for name, device in places.items():
-        by_device.setdefault(device, []).append(Part.of_whole(files.file_of[name], name, files.entry(name)))
+        by_device.setdefault(device, []).append(Part(files.file_of[name], name, files.entry(name)))
     loaded: dict[str, torch.Tensor] = {}
     damaged: set[str] = set()
     for device, parts in by_device.items():

@@ -14,49 +14,57 @@ BATCH_BYTES = 32 << 20
 
 
 class Part(NamedTuple):
-    """A tensor of a file, or a part of one. ``selection`` is all of it or some; of one with strides, all."""
+    """A tensor of a file, or what a selection is of it: one with strides is read whole. None: all of it."""
 
     file: WeightFile
     name: str
     entry: Entry
-    selection: Selection
+    selection: Selection | None = None
 
-    @classmethod
-    def of_whole(cls, file: WeightFile, name: str, entry: Entry) -> Part:
-        """A whole tensor."""
-        return cls(file, name, entry, whole(entry.shape))
+    def selected(self, selection: Selection) -> Part:
+        """What a selection is of a whole tensor."""
+        return self if selection == whole(self.entry.shape) else self._replace(selection=selection)
+
+    @property
+    def elements(self) -> Selection:
+        """The selection, also of a whole tensor."""
+        return whole(self.entry.shape) if self.selection is None else self.selection
+
+    @property
+    def shape(self) -> list[int]:
+        """The shape of the part."""
+        return self.entry.shape if self.selection is None else list(self.selection.shape)
 
     @property
     def nbytes(self) -> int:
         """The bytes of the part in memory."""
-        has_strides = self.entry.stride is not None
-        return self.entry.nbytes if has_strides else self.selection.numel * self.entry.dtype.itemsize
+        return self.entry.nbytes if self.selection is None else self.selection.numel * self.entry.dtype.itemsize
 
     @property
     def crc(self) -> int | None:
         """The CRC-32 of the part's bytes; None if the file has none, as of a part of a tensor."""
-        crc = self.file.crc(self.name)
-        return crc if crc is None or self.selection == whole(self.entry.shape) else None
+        return self.file.crc(self.name) if self.selection is None else None
 
     @property
     def is_run(self) -> bool:
         """Whether it is one run of bytes in the file."""
-        return self.nbytes == 0 or self.entry.stride is not None or self.selection.is_contiguous
+        return self.selection is None or self.nbytes == 0 or self.selection.is_contiguous
 
     @property
     def is_read_in_place(self) -> bool:
         """Whether each run of its bytes is read straight to where it belongs in memory."""
-        return self.is_run or not blocks(self.selection, self.entry.dtype.itemsize).inner
+        return self.is_run or not blocks(self.elements, self.entry.dtype.itemsize).inner
 
     @property
     def offset(self) -> int:
         """Where it begins in the file."""
-        return self.entry.offset + self.selection.start * self.entry.dtype.itemsize
+        start = 0 if self.selection is None else self.selection.start
+        return self.entry.offset + start * self.entry.dtype.itemsize
 
     @property
     def end(self) -> int:
         """Where its last byte ends in the file."""
-        return self.offset + (self.nbytes if self.is_run else self.selection.extent * self.entry.dtype.itemsize)
+        return self.offset + (self.nbytes if self.is_run else self.elements.extent * self.entry.dtype.itemsize)
 
 
 class Batch(NamedTuple):

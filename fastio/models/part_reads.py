@@ -6,12 +6,14 @@ No tensor is made before all of its transfer was read: a read that fails hands o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 import torch
 
+from fastio._native import Control
 from fastio._native import Mapping as HostMapping
 from fastio.engine.extent_reads import read_extents
 from fastio.engine.tool_selection import is_filled
@@ -28,6 +30,7 @@ from fastio.transports.extent_rows import ExtentRows, Rows, entries
 from fastio.transports.transport import Extent, Span
 
 PARTS = "not verified: {parts} of {reads} reads are of parts of tensors, and the file's checksums are of whole ones"
+_FEW = 100  # parts for which the collector is not paused
 CACHE_LINE = 64  # each tensor begins in a cache line of its own
 
 
@@ -59,16 +62,17 @@ def read_into(
     policy: Any,
     crcs: Mapping[int, int],
     in_place: bool = False,
+    control: Control | None = None,
 ) -> None:
     """Fill memory from a file, compare it with checksums, and give the transfer to the recorders.
 
     ``crcs`` maps the indices of extents to their CRC-32s; it lacks those that have none. ``in_place``: the memory was
-    used before. ChecksumError names the first damaged tensor, and has the names of all.
+    used before. ``control`` cancels the read. ChecksumError names the first damaged tensor, and has the names of all.
     """
     if not extents:
         return
     transfer, values = read_extents(
-        file.path, file.fd, file.size, extents, span, policy, None, file.format, in_place, file.is_shared
+        file.path, file.fd, file.size, extents, span, policy, None, file.format, in_place, file.is_shared, control
     )
     damaged = [extents[index].name for index, crc in crcs.items() if values[index] != crc]
     if damaged:
@@ -83,7 +87,7 @@ def read_into(
 
 def _read_runs(parts: Sequence[Part], device: torch.device, policy: Any) -> list[torch.Tensor]:
     file = parts[0].file
-    with gc_paused():  # it would look at every object of the process, several times for ten thousand tensors
+    with _paused(parts):
         regions = {
             number: Region(part.name, part.offset, part.nbytes, 0) for number, part in enumerate(parts) if part.nbytes
         }
@@ -95,19 +99,24 @@ def _read_runs(parts: Sequence[Part], device: torch.device, policy: Any) -> list
         if 0 < len(crcs) < len(known):  # parts of tensors have none to compare with
             extents = [extent._replace(checksum=index in crcs) for index, extent in enumerate(extents)]
     read_into(file, extents, buffers.span, policy, crcs)
-    with gc_paused():
+    with _paused(parts):
         return [
             _tensor_on(buffers.storage(regions[number]), part)
             if part.nbytes
-            else torch.empty(part.selection.shape, dtype=part.entry.dtype, device=device)
+            else torch.empty(part.shape, dtype=part.entry.dtype, device=device)
             for number, part in enumerate(parts)
         ]
+
+
+def _paused(parts: Sequence[Part]) -> AbstractContextManager[None]:
+    """Pause the garbage collector, which would look at every object of the process, several times for many parts."""
+    return gc_paused() if len(parts) > _FEW else nullcontext()
 
 
 def _tensor_on(storage: torch.UntypedStorage, part: Part) -> torch.Tensor:
     entry = part.entry
     if entry.stride is None:
-        return tensor_on(storage, entry.dtype, list(part.selection.shape))
+        return tensor_on(storage, entry.dtype, part.shape)
     tensor = torch.empty(0, dtype=entry.dtype, device=storage.device)
     return tensor.set_(storage, 0, entry.shape, entry.stride)
 
@@ -132,7 +141,7 @@ def _read_rows(parts: Sequence[Part], policy: Any) -> list[torch.Tensor]:
     return [
         _tensor_on(bytes_of(memory, start, part.nbytes).untyped_storage(), part)
         if part.nbytes
-        else torch.empty(part.selection.shape, dtype=part.entry.dtype)
+        else torch.empty(part.shape, dtype=part.entry.dtype)
         for part, start in zip(parts, starts, strict=True)
     ]
 
@@ -144,7 +153,7 @@ def _entries(part: Part, memory: HostMapping, start: int) -> Iterator[Extent | R
         yield Extent(part.offset, part.nbytes, address, part.crc is not None, "cpu", memory, part.name)
         return
     itemsize = part.entry.dtype.itemsize
-    found = blocks(part.selection, itemsize)
+    found = blocks(part.elements, itemsize)
     row, step = found.length * itemsize, found.stride * itemsize
     for group, begin in enumerate(found.starts):
         offset, address = part.entry.offset + begin * itemsize, memory.address + start + group * found.repeats * row
@@ -158,11 +167,11 @@ def _read_blocks(part: Part, policy: Any) -> torch.Tensor:
         packed = HostMapping(part.nbytes, used=True)
     filled = bytes_of(packed, 0, part.nbytes)
     done = 0
-    for piece in pieces(part.selection, BATCH_BYTES // itemsize):
+    for piece in pieces(part.elements, BATCH_BYTES // itemsize):
         nbytes = piece.numel * itemsize
         _read_piece(part, blocks(piece, itemsize), filled[done : done + nbytes], policy)
         done += nbytes
-    return tensor_on(filled.untyped_storage(), part.entry.dtype, list(part.selection.shape))
+    return tensor_on(filled.untyped_storage(), part.entry.dtype, part.shape)
 
 
 def _read_piece(part: Part, found: Blocks, target: torch.Tensor, policy: Any) -> None:

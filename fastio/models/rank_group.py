@@ -11,18 +11,17 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from fastio.errors import FastIOError, ModelMismatchError, UnsupportedError, add_to_message, quoted
+from fastio.errors import FastIOError, ModelMismatchError, UnsupportedError, add_to_message, quoted, shortened
 
 _SHOWN = 5  # differences in an error
-Description = Mapping[str, Mapping[str, object]]
-"""What a rank is about to load: by heading and name, values whose ``repr`` tells them apart."""
+Description = Mapping[str, object]
+"""What a rank is about to load: by name, values whose ``repr`` tells them apart."""
 
 
 class _Failure(NamedTuple):
-    """An error on its way to other ranks: pickled, and as text for those that cannot unpickle it."""
+    """An error on its way to other ranks."""
 
-    pickled: bytes
-    text: str
+    error: Exception
 
 
 class RankGroup:
@@ -66,25 +65,31 @@ class RankGroup:
             raise
         self.agree()
 
-    def agree(self, error: Exception | None = None, said: object = None) -> list[object]:
+    def agree(self, error: Exception | None = None, said: object = None) -> list[Any]:
         """Tell an error or an object, and return what each rank said, None for most.
 
         Where a rank has an error, that rank raises it, and the others one of the same class that names that rank.
         """
+        answers: list[Any] = [None] * self.world
+        is_silent = torch.tensor([error is None and said is None], dtype=torch.int32, device=self._device)
         with self.in_use():
-            if not any(code for code, _ in self._gather(int(error is not None or said is not None), 0)):
-                return [None] * self.world
-            answers = self._gather_objects(said if error is None else _packed(error))
-        failures = {rank: answer for rank, answer in enumerate(answers) if isinstance(answer, _Failure)}
-        self.has_failed = bool(failures)
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # its traceback refers to this frame
-        for rank, failure in failures.items():
-            raise self._unpacked(rank, failure)
-        return answers
+            dist.all_reduce(is_silent, dist.ReduceOp.MIN, group=self.group)
+            if is_silent.item():  # mostly: objects take several times as long
+                return answers
+            dist.all_gather_object(answers, said if error is None else _failure(error), group=self.group)
+        failed = next((rank for rank, answer in enumerate(answers) if isinstance(answer, _Failure)), None)
+        self.has_failed = failed is not None
+        if failed is None:
+            return answers
+        if error is None:
+            error = answers[failed].error
+            said_by = f"rank {self.global_rank(failed)} raised this, and so do all ranks that load with it"
+            add_to_message(error, f"; {said_by}")
+        answers.clear()
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
 
     def stop(self) -> None:
         """Tell the others that this rank takes no further part. It is no error if they stop, too."""
@@ -93,20 +98,13 @@ class RankGroup:
 
     def compare(self, description: Description) -> None:
         """ModelMismatchError on all ranks if one of them is about to load something else."""
-        digest = hashlib.sha256(repr([(key, list(values.items())) for key, values in description.items()]).encode())
-        with self.in_use():
-            found = self._gather(0, int.from_bytes(digest.digest()[:7], "big"))
-            if any(code for code, _ in found):  # another rank has an error
-                answers = self._gather_objects(None)
-            elif len({value for _, value in found}) > 1:
-                answers = self._gather_objects(description)
-            else:
-                return
+        digest = hashlib.sha256(repr(list(description.items())).encode()).digest()
+        digests = self.agree(said=digest)
+        differing = next((rank for rank, other in enumerate(digests) if other != digests[0]), None)
+        if differing is None:
+            return
+        answers = self.agree(said=description)
         self.has_failed = True
-        for rank, answer in enumerate(answers):
-            if isinstance(answer, _Failure):
-                raise self._unpacked(rank, answer)
-        differing = next(rank for rank, answer in enumerate(answers) if found[rank] != found[0])
         one, other = (f"rank {self.global_rank(rank)}" for rank in (0, differing))
         problems = _differences(one, answers[0], other, answers[differing])
         more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
@@ -125,43 +123,23 @@ class RankGroup:
             self.has_failed = True
             raise
 
-    def _gather(self, code: int, value: int) -> list[tuple[int, int]]:
-        own = torch.tensor([code, value], dtype=torch.int64, device=self._device)
-        found = [torch.empty_like(own) for _ in range(self.world)]
-        dist.all_gather(found, own, group=self.group)
-        return [(int(one[0]), int(one[1])) for one in found]
 
-    def _gather_objects(self, own: object) -> list[Any]:
-        found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, own, group=self.group)
-        return found
-
-    def _unpacked(self, rank: int, failure: _Failure) -> Exception:
-        try:
-            error = pickle.loads(failure.pickled)
-        except Exception:
-            error = FastIOError(failure.text)
-        add_to_message(error, f"; rank {self.global_rank(rank)} raised this, and so do all ranks that load with it")
-        return error  # type: ignore[no-any-return]
-
-
-def _packed(error: Exception) -> _Failure:
+def _failure(error: Exception) -> _Failure:
+    """An error that other ranks can raise: a FastIOError with its text where it cannot be pickled."""
     try:
-        return _Failure(pickle.dumps(error), f"{type(error).__name__}: {error}")
+        return _Failure(pickle.loads(pickle.dumps(error)))
     except Exception:
-        return _Failure(b"", f"{type(error).__name__}: {error}")
+        return _Failure(FastIOError(f"{type(error).__name__}: {error}"))
 
 
 def _differences(one: str, first: Description, other: str, second: Description) -> list[str]:
     """What differs between two ranks, which are called ``one`` and ``other``."""
     problems = []
-    for heading, found in first.items():
-        expected = second[heading]
-        for name in dict.fromkeys((*found, *expected)):
-            if name not in found or name not in expected:
-                problems.append(f"{heading} {quoted(name)}: only {one if name in found else other} has it")
-            elif repr(found[name]) != repr(expected[name]):
-                problems.append(f"{heading} {quoted(name)}: {expected[name]} there, {found[name]} on {one}")
+    for name in dict.fromkeys((*first, *second)):
+        if name not in first or name not in second:
+            problems.append(f"{shortened(name)}: only {one if name in first else other} has it")
+        elif repr(first[name]) != repr(second[name]):
+            problems.append(f"{shortened(name)}: {second[name]} there, {first[name]} on {one}")
     return problems or ["the order of the files or tensors"]
 
 

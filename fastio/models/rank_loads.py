@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from itertools import accumulate
 from math import inf
 from typing import Any
@@ -20,10 +20,11 @@ from fastio.models.part_batches import BATCH_BYTES, Batch, Part, batches
 from fastio.models.part_reads import CACHE_LINE, read_batch
 from fastio.models.partial_load import PartialLoad
 from fastio.models.rank_group import RankGroup
-from fastio.models.rank_rounds import Tensors, Way, limits, rounds
+from fastio.models.rank_rounds import Tensors, rounds
 from fastio.models.weight_files import WeightFiles
 from fastio.runtime.native_errors import translate_native_errors
 
+_ROUND_BYTES, _LEAST_BYTES = 2 * BATCH_BYTES, 4 << 20  # of a round of all ranks, and of the batch of one
 _FIRST_BYTES = 2 << 20  # of a stream's first batch, as without other ranks
 
 
@@ -33,15 +34,13 @@ def read_new_together(
     """As :func:`read_new`; a collective call if there are ranks, which give the same names."""
     if ranks is None:
         return read_new(places, files, policy, skip_damaged)
-    parts = [Part.of_whole(files.file_of[name], name, files.entry(name)) for name in places]
 
     def read(batch: Batch) -> tuple[Tensors, set[str]]:
         return read_new({part.name: places[part.name] for part in batch.parts}, files, policy, skip_damaged)
 
-    way = Way(read, lambda batch: new_memory(batch.parts, places))
     loaded: Tensors = {}
     damaged: set[str] = set()
-    for found, bad in rounds(ranks, batches(parts, *limits(ranks)), way, PartialLoad("load", ())):
+    for found, bad in rounds(ranks, _batches(ranks, files, places), read, lambda batch: new_memory(batch, places)):
         loaded.update(found)
         damaged |= bad
     return loaded, damaged
@@ -59,20 +58,20 @@ def fill_in_place_together(
     if ranks is None:
         fill_in_place(targets, overlapping, files, policy, partial)
         return
-    parts = {name: Part.of_whole(files.file_of[name], name, files.entry(name)) for name in targets}
-    grouped = batches([part for name, part in parts.items() if name not in overlapping], *limits(ranks))
-    if shared := [part for name, part in parts.items() if name in overlapping]:
+    grouped = _batches(ranks, files, [name for name in targets if name not in overlapping])
+    if shared := _parts(files, [name for name in targets if name in overlapping]):
         grouped.append(Batch(shared, []))  # one rank fills them all: the order counts
 
+    def memory(batch: Batch) -> Tensors:
+        return {part.name: targets[part.name] for part in batch.parts}
+
     def read(batch: Batch) -> tuple[Tensors, set[str]]:
-        some = {part.name: targets[part.name] for part in batch.parts}
-        fill_in_place(some, overlapping, files, policy, PartialLoad("load", ()))
-        return some, set()
+        fill_in_place(memory(batch), overlapping, files, policy, PartialLoad("load", ()))
+        return memory(batch), set()
 
     devices = {target.device for target in targets.values()}
     synchronize(devices)
-    way = Way(read, lambda batch: {part.name: targets[part.name] for part in batch.parts})
-    for _ in rounds(ranks, grouped, way, partial):
+    for _ in rounds(ranks, grouped, read, memory, partial):
         pass
     synchronize(devices)
 
@@ -90,15 +89,16 @@ def read_together(
         tensors = read_batch(batch, device, policy)
         return dict(zip([part.name for part in batch.parts], tensors, strict=True)), set()
 
-    way = Way(read, lambda batch: new_memory(batch.parts, places))
     with ranks.together():
         files = opened()
         places = dict.fromkeys(files.in_order(), device)
-        parts = [Part.of_whole(files.file_of[name], name, files.entry(name)) for name in places]
         compare_loads(ranks, {"function": "safe_open", "read_ahead": budget}, files, places, {}, set())
-        whole = inf if budget is None else budget // 2
-        most, first = limits(ranks) if budget is None else (min(budget // 2, BATCH_BYTES) // ranks.world, _FIRST_BYTES)
-        for found, _ in rounds(ranks, batches(parts, most, first), way, PartialLoad("load", ()), whole):
+        if budget is None:
+            grouped, whole = _batches(ranks, files, places), inf
+        else:
+            whole = budget // 2
+            grouped = batches(_parts(files, places), min(whole, BATCH_BYTES) // ranks.world, _FIRST_BYTES)
+        for found, _ in rounds(ranks, grouped, read, lambda batch: new_memory(batch, places), most=whole):
             try:
                 yield found
             except GeneratorExit:
@@ -122,44 +122,55 @@ def compare_loads(
         return
     for kind in {device.type for device in new.values()} | {target.device.type for target in filled.values()}:
         ranks.backend(kind)
-    number = {file: index for index, file in enumerate(files.files)}
-    of_files: dict[str, object] = {}
+    description = {f"argument {name!r}": value for name, value in arguments.items()}
+    number = {file: index + 1 for index, file in enumerate(files.files)}
     for file in files.files:
         # The checksums that are compared below tell files apart that differ in values only.
         modified = "" if file.checksummed and file.verify else f", modified at {os.fstat(file.fd).st_mtime_ns} ns"
-        of_files[f"{number[file] + 1}: {os.path.basename(file.path)}"] = f"{file.size} bytes{modified}"
-    tensors: dict[str, object] = {}
+        description[f"file '{number[file]}: {os.path.basename(file.path)}'"] = f"{file.size} bytes{modified}"
     for name in (*new, *filled):
         file = files.file_of[name]
         dtype, shape, offset, nbytes, *_, stride, _ = files.entry(name)
         strides = "" if stride is None else f", strides {stride}"
-        where = f"{nbytes} bytes at {offset} of file {number[file] + 1}"
-        stored = f"{dtype} {shape}{strides}, {where}, CRC-32 {file.crc(name)}"
+        where = f"{nbytes} bytes at {offset} of file {number[file]}"
         if name in new:
-            tensors[name] = f"{stored}, to new memory on {new[name].type}"
-            continue
-        target = filled[name]
-        layout = "" if target.is_contiguous() else f" with strides {target.stride()}"
-        how = " shared with others" if name in overlapping else ""
-        tensors[name] = f"{stored}, into memory{how} on {target.device.type} of {target.dtype}{layout}"
-    ranks.compare({"argument": arguments, "file": of_files, "tensor": tensors})
+            into = f"to new memory on {new[name].type}"
+        else:
+            target = filled[name]
+            layout = "" if target.is_contiguous() else f" with strides {target.stride()}"
+            how = " shared with others" if name in overlapping else ""
+            into = f"into memory{how} on {target.device.type} of {target.dtype}{layout}"
+        description[f"tensor {name!r}"] = f"{dtype} {shape}{strides}, {where}, CRC-32 {file.crc(name)}, {into}"
+    ranks.compare(description)
 
 
-def new_memory(parts: Sequence[Part], places: Mapping[str, torch.device]) -> Tensors:
+def new_memory(batch: Batch, places: Mapping[str, torch.device]) -> Tensors:
     """New tensors for whole tensors of files, without values: host memory is one mapping."""
-    host = [part for part in parts if places[part.name].type == "cpu" and part.entry.stride is None and part.nbytes]
-    lines = (-(-part.nbytes // CACHE_LINE) * CACHE_LINE for part in host)
-    *starts, nbytes = accumulate(lines, initial=0)
     made: Tensors = {}
+    host: list[Part] = []
+    for part in batch.parts:
+        dtype, shape, device = part.entry.dtype, part.entry.shape, places[part.name]
+        if part.entry.stride is not None:
+            made[part.name] = torch.empty_strided(shape, part.entry.stride, dtype=dtype, device=device)
+        elif device.type == "cpu" and part.nbytes:
+            host.append(part)
+        else:
+            made[part.name] = torch.empty(shape, dtype=dtype, device=device)
     if host:
+        *starts, nbytes = accumulate((-(-part.nbytes // CACHE_LINE) * CACHE_LINE for part in host), initial=0)
         with translate_native_errors(host[0].file.path):
             memory = HostMapping(nbytes, used=True)
         for part, start in zip(host, starts, strict=True):
             storage = bytes_of(memory, start, part.nbytes).untyped_storage()
             made[part.name] = tensor_on(storage, part.entry.dtype, part.entry.shape)
-    for _, name, (dtype, shape, *_, stride, _), _ in parts:
-        if stride is not None:
-            made[name] = torch.empty_strided(shape, stride, dtype=dtype, device=places[name])
-        elif name not in made:
-            made[name] = torch.empty(shape, dtype=dtype, device=places[name])
     return made
+
+
+def _parts(files: WeightFiles, names: Iterable[str]) -> list[Part]:
+    return [Part(files.file_of[name], name, files.entry(name)) for name in names]
+
+
+def _batches(ranks: RankGroup, files: WeightFiles, names: Iterable[str]) -> list[Batch]:
+    """Whole tensors in batches of a rank's share in a round."""
+    most = max(_ROUND_BYTES // ranks.world, _LEAST_BYTES)
+    return batches(_parts(files, names), most, most)

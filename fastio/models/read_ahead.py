@@ -12,8 +12,9 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from math import inf
+from typing import Any
 
 import torch
 
@@ -75,8 +76,10 @@ class ReadAhead:
         Each :meth:`take` does so too: the first batch has the machine to itself.
         """
         with _lock:
+            if self._first_that_fits() is None:
+                return
             self._threads = [one for one in self._threads if one.is_running or not one.has_begun]
-            if self._first_that_fits() is None or len(self._threads) == _THREADS:
+            if len(self._threads) == _THREADS:
                 return
             thread = WorkThread(lambda: self._work(thread), "fastio-read-ahead")
             self._threads.append(thread)
@@ -100,31 +103,46 @@ class ReadAhead:
             if not places:
                 return None
             one, place = places.pop(0)
-        return self._taken(one, place)
-
-    def in_order(self) -> Iterator[tuple[Part, Callable[[], torch.Tensor | None]]]:
-        """Yield each part in the order of the batches, and a function that returns what :meth:`take` would."""
-        for one in self._reads:
-            for place, part in enumerate(one.batch.parts):
-                yield part, partial(self._taken, one, place)
-
-    def _taken(self, one: _Read, place: int) -> torch.Tensor | None:
-        if not one.ended.is_open:
-            with _lock:
-                reads_here = self._begin(one, None)
-            if reads_here:
-                self._fill(one)
-            while not one.ended.wait(POLL_SECONDS) and one.is_under_way:
-                pass
+        self._wait(one)
         with _lock:
             if one.tensors is None:
                 return None
             tensor, one.tensors[place] = one.tensors[place], None
             self._held -= one.batch.parts[place].nbytes
-            has_work = self._first_that_fits() is not None
-        if has_work:
-            self.start()
+        self.start()
         return tensor
+
+    def in_order(self) -> Iterator[tuple[Batch, list[torch.Tensor]]]:
+        """Yield each batch and its tensors, last first: none if it could not be read ahead, or after :meth:`close`.
+
+        They are the caller's to take out, and count as held until the next batch is asked for, but for a single one.
+        """
+        for one in self._reads:
+            self._wait(one)
+            is_single = len(one.batch.parts) == 1
+            tensors: list[Any] = one.tensors or []
+            tensors.reverse()
+            if tensors and is_single:
+                self._release(one.nbytes)
+            self.start()
+            yield one.batch, tensors
+            if one.tensors is not None and not is_single:
+                self._release(one.nbytes)
+
+    def _wait(self, one: _Read) -> None:
+        """Return when a batch was read, by a thread or here, or cannot be read ahead."""
+        if one.ended.is_open:
+            return
+        with _lock:
+            reads_here = self._begin(one, None)
+        if reads_here:
+            self._fill(one)
+        while not one.ended.wait(POLL_SECONDS) and one.is_under_way:
+            pass
+
+    def _release(self, nbytes: int) -> None:
+        with _lock:
+            self._held -= nbytes
 
     def close(self) -> None:
         """Drop what was not taken, and return when no read is under way. A later ``take`` returns None."""
@@ -134,8 +152,12 @@ class ReadAhead:
         for thread in list(self._threads):
             while not thread.wait(POLL_SECONDS):
                 pass
-        for one in reads:
-            one.tensors = None
+        with _lock:
+            left = [one.tensors for one in reads if one.tensors is not None]
+            for one in reads:
+                one.tensors = None
+        for tensors in left:
+            tensors.clear()  # a stream may be at them
 
     def _work(self, thread: WorkThread) -> None:
         while True:

@@ -10,7 +10,6 @@ import torch
 
 from fastio import api
 from fastio.engine.load import load_open
-from fastio.engine.load_plan import into_memory
 from fastio.engine.plan import LoadRequest
 from fastio.errors import FormatError
 from fastio.files.open_file import is_path, opened, translate_open_limit
@@ -48,7 +47,7 @@ def load_file(
     path = os.fsdecode(filename)
     target = torch.device("cpu" if device is None else device)
     dense_tensors.check_mode(path, SAFETENSORS)
-    request = into_memory(LoadRequest(path, target, True, None, "auto", verify, {}), into)
+    request = api.into_memory(LoadRequest(path, target, True, None, "auto", verify, {}), into)
     with translate_open_limit("load", path), opened(path) as (fd, size):
         # Not what the first bytes say: a pickle is never loaded here.
         tensors, transfer = load_open(request, fd, size, SAFETENSORS, started, None)

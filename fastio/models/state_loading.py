@@ -10,13 +10,12 @@ from fastio.engine.tool_selection import check
 from fastio.errors import UnsupportedError, quoted
 from fastio.formats import dense_tensors
 from fastio.formats.named_tensors import named_tensors
-from fastio.models.in_place import check_tools, copy_into
-from fastio.models.load_plan import STATE, plan_load
+from fastio.models.device_places import device_places
+from fastio.models.in_place import copy_into
+from fastio.models.load_plan import STATE
+from fastio.models.loading import Load
 from fastio.models.module_tensors import ModuleTensors, is_tensor_of_tensors
-from fastio.models.partial_load import PartialLoad
-from fastio.models.rank_group import RankGroup, rank_group, together
-from fastio.models.rank_loads import compare_loads, fill_in_place_together, read_new_together
-from fastio.models.weight_files import open_weights
+from fastio.models.rank_group import rank_group, together
 from fastio.runtime.gc_pause import gc_paused
 from fastio.transports.transport import LOAD
 
@@ -66,39 +65,14 @@ def load_into(
     """
     ranks = rank_group(group)
     with together(ranks):
-        return _load(state, filename, strict, atomic, dtype, policy, verify, ranks)
-
-
-def _load(
-    state: Any,
-    filename: Any,
-    strict: bool,
-    atomic: bool,
-    dtype: torch.dtype | None,
-    policy: Any,
-    verify: bool,
-    ranks: RankGroup | None,
-) -> tuple[list[str], list[str]]:
-    check(policy, LOAD)
-    damaged: set[str] = set()
-    with gc_paused():  # as in load_model
-        found = _tensors_of(state)
-        with open_weights(filename, verify, is_shared=ranks is not None) as files:
-            plan = plan_load(STATE, found, files, strict, dtype)
-            targets = {name: found.tensors[name] for name in plan.names}
-            new = {name: target.device for name, target in targets.items()} if atomic else {}
-            check_tools(policy, {target.device for target in targets.values()}, files)
-            arguments = {"function": "load_into", "strict": strict, "dtype": dtype, "verify": verify}
-            compare_loads(ranks, arguments, files, new, {} if atomic else targets, plan.overlapping)
-            if atomic:
-                loaded, damaged = read_new_together(ranks, new, files, policy, not strict)
-            else:
-                partial = PartialLoad("state", plan.names)
-                fill_in_place_together(ranks, targets, plan.overlapping, files, policy, partial)
-    if atomic:
-        for name, tensor in loaded.items():
-            copy_into(targets[name], tensor)
-    return plan.result(damaged)
+        check(policy, LOAD)
+        with gc_paused():  # as in load_model
+            found = _tensors_of(state)
+            load = Load("load_into", filename, strict, atomic, dtype, policy, verify, ranks)
+            got = load.run(STATE, found, device_places(None))
+        for name, tensor in got.new.items():
+            copy_into(found.tensors[name], tensor)
+        return got.plan.result(got.damaged)
 
 
 def _tensors_of(state: Any) -> ModuleTensors:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -18,7 +17,6 @@ from fastio.models.part_reads import read_batch
 from fastio.models.rank_group import RankGroup, rank_group
 from fastio.models.rank_loads import read_together
 from fastio.models.read_ahead import ReadAhead
-from fastio.models.selection import whole
 from fastio.models.stream_memory import MOST_READ_AHEAD, default_read_ahead
 from fastio.models.tensor_slice import TensorSlice, selected
 from fastio.models.weight_files import CLOSED, WeightFiles
@@ -132,14 +130,7 @@ class TensorReader:
     def get_tensors(self) -> dict[str, torch.Tensor]:
         """Read all tensors, in the order of :meth:`offset_keys`. A collective call if there is a ``group``."""
         ranks = rank_group(self._group)
-        if ranks is not None:
-            return dict(self._together(ranks, None))
-        names = self.offset_keys()
-        found: dict[str, torch.Tensor] = {}
-        for batch in batches([self._part(name) for name in names]):
-            tensors = read_batch(batch, self._device, self._policy)
-            found.update(zip([part.name for part in batch.parts], tensors, strict=True))
-        return found
+        return dict(self.tensors() if ranks is None else self._together(ranks, None))
 
     def get_slice(self, name: str) -> TensorSlice:
         """Return an object that reads the part of a tensor that it is indexed with. TensorMissingError."""
@@ -203,9 +194,10 @@ class TensorReader:
         self._streams.append(ahead)
         try:
             ahead.start()
-            for part, take in ahead.in_order():
-                self._check_open()
-                yield part.name, self._read(part, [take])  # no variable keeps the tensor
+            for batch, tensors in ahead.in_order():
+                for part in batch.parts:
+                    self._check_open()
+                    yield part.name, tensors.pop() if tensors else self._read_now(part)  # no variable keeps the tensor
         finally:
             ahead.close()
             self._streams.remove(ahead)
@@ -226,8 +218,7 @@ class TensorReader:
         except (TypeError, ValueError):
             raise TypeError(f"expected a name, or a pair of a name and an index, got {quoted(item)}") from None
         part = self._part(name)
-        selection = selected(part, index)
-        return part if selection is None else part._replace(selection=selection)
+        return selected(part, index) or part
 
     def _check_open(self) -> WeightFiles:
         if self._files is None:
@@ -238,14 +229,17 @@ class TensorReader:
         if not isinstance(name, str):
             raise TypeError(f"a tensor's name is a str, got {type(name).__name__}")
         files = self._check_open()
-        entry = files.entry(name)
-        return Part(files.file_of[name], name, entry, whole(entry.shape))
+        entry = files.entry(name)  # raises for a name that is not there
+        return Part(files.file_of[name], name, entry)
 
-    def _read(self, part: Part, ahead: Iterable[Callable[[], torch.Tensor | None]] | None = None) -> torch.Tensor:
-        """Take a part from the first that has read it ahead, of all prefetches by default, or read it."""
+    def _read(self, part: Part) -> torch.Tensor:
+        """Take a part from the first prefetch that has read it ahead, or read it."""
         self._check_open()
-        for take in (partial(one.take, part) for one in self._prefetched) if ahead is None else ahead:
-            tensor = take()
+        for ahead in self._prefetched:
+            tensor = ahead.take(part)
             if tensor is not None:
                 return tensor
+        return self._read_now(part)
+
+    def _read_now(self, part: Part) -> torch.Tensor:
         return read_batch(Batch([part], [0]), self._device, self._policy)[0]

@@ -10,7 +10,7 @@ import torch
 
 from fastio.errors import quoted
 from fastio.models.part_batches import Part
-from fastio.models.selection import Selection, select
+from fastio.models.selection import select
 from fastio.runtime.handled_errors import HandledErrors
 
 
@@ -37,15 +37,15 @@ class TensorSlice:
         and tensors read the whole tensor first. Raises what torch raises for an index that does not fit.
         """
         part = self._part
-        selection = selected(part, index)
-        if selection is not None:
-            return self._read(part._replace(selection=selection))
+        wanted = selected(part, index)
+        if wanted is not None:
+            return self._read(wanted)
         tensor = self._read(part)
         with _with_place(part):
             return tensor[index].clone()
 
 
-def selected(part: Part, index: Any) -> Selection | None:
+def selected(part: Part, index: Any) -> Part | None:
     """What ``index`` selects of a part that is a whole tensor; None for an index that needs all of it first.
 
     Raises torch's IndexError, ValueError or TypeError, with the file, the tensor and its shape.
@@ -53,7 +53,8 @@ def selected(part: Part, index: Any) -> Selection | None:
     if part.entry.stride is not None:  # its elements are not one behind the other
         return None
     with _with_place(part):
-        return select(part.entry.shape, index)
+        selection = select(part.entry.shape, index)
+    return None if selection is None else part.selected(selection)
 
 
 def _with_place(part: Part) -> HandledErrors[Exception]:

@@ -59,7 +59,8 @@ class WeightFile:
         self.format = PT if detect(first, path) == PT else SAFETENSORS
         self.unpickled: pt_tensor_table.Unpickled | None = None
         if self.format == PT:
-            found = pt_tensor_table.unpickled(path, self.fd, self.size)
+            with gc_paused():
+                found = pt_tensor_table.unpickled(path, self.fd, self.size, will_compare=keep_object)
             self.table: TensorTable = found.table(path)
             self.unpickled = found if keep_object else None
         else:
@@ -127,10 +128,9 @@ class WeightFiles:
         self.files: list[WeightFile] = []
         self.file_of: dict[str, WeightFile] = {}
         self.described = ", ".join(located.paths[:3]) + (", …" if len(located.paths) > 3 else "")
-        with gc_paused():
-            for path in located.paths:
-                dense_tensors.check_mode(path, SAFETENSORS)
-                self._add(WeightFile(path, verify, keep_object, is_shared))
+        for path in located.paths:
+            dense_tensors.check_mode(path, SAFETENSORS)
+            self._add(WeightFile(path, verify, keep_object, is_shared))
         _check_index(located, self.file_of)
 
     def entry(self, name: str) -> Entry:
@@ -162,14 +162,18 @@ class WeightFiles:
             file.close()
 
     def _add(self, file: WeightFile) -> None:
-        names = file.table.entries
+        names = file.table.by_name
         if not self.file_of.keys().isdisjoint(names):
             name = next(name for name in names if name in self.file_of)
             other = self.file_of[name].path
             raise CorruptFileError(
                 file.path, name, f"is also in {other}: expected each name once; leave one of the files out"
             )
-        self.file_of.update(dict.fromkeys(names, file))
+        of_file = dict.fromkeys(names, file)
+        if self.file_of:
+            self.file_of.update(of_file)
+        else:
+            self.file_of = of_file
         self.files.append(file)
 
 

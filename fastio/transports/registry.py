@@ -146,6 +146,21 @@ def get(name: str) -> Transport:
     return tool.transport
 
 
+def require(name: str, op: str, file_format: str, devices: frozenset[str]) -> None:
+    """ToolUnavailableError for a tool that is not here, or cannot do this."""
+    can = get(name).capabilities
+    if not can.operations:
+        cure = f"activations go to a namespace by fastio.Offload(store='{name}:...')"
+        raise ToolUnavailableError(name, "it moves no files, only what autograd saves", cure)
+    if not can.can(op, file_format, devices):
+        formats = "every format" if can.formats is None else ", ".join(sorted(can.formats))
+        raise ToolUnavailableError(
+            name,
+            f"it cannot {op} {file_format} with memory on {', '.join(sorted(devices))}",
+            f"it can {' and '.join(sorted(can.operations))} {formats} with memory on {', '.join(sorted(can.devices))}",
+        )
+
+
 def _make(name: str) -> Tool:
     try:
         if name in _BUILT_IN:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from fastio._native import Control
 from fastio._native import resident as resident_share
+from fastio.runtime.native_errors import translate_native_errors
 
 SAVE = "save"
 LOAD = "load"
@@ -122,9 +123,10 @@ class ReadRequest(_Request):
         self.resident = resident
 
 
-def is_resident(fd: int, size: int) -> bool:
-    """Whether the page cache holds an open file of ``size`` bytes, or nearly, by samples. Raises OSError."""
-    return resident_share(fd, size, sampled=True) >= _RESIDENT
+def is_resident(path: str, fd: int, size: int) -> bool:
+    """Whether the page cache holds an open file of ``size`` bytes, or nearly, by samples. TransferError names it."""
+    with translate_native_errors(path):
+        return resident_share(fd, size, sampled=True) >= _RESIDENT
 
 
 class TransportResult(NamedTuple):
@@ -159,6 +161,15 @@ class Capabilities(NamedTuple):
     automatic: bool = True
     direct: bool = False
     rows: bool = False
+
+    def can(self, operation: str, file_format: str, devices: frozenset[str]) -> bool:
+        """Whether it can do ``operation`` for a file of ``file_format`` and memory on all of ``devices``."""
+        return (
+            operation in self.operations
+            and (self.formats is None or file_format in self.formats)
+            and (devices | {"cpu"}) - self.devices <= {"cpu"}
+            and (bool(devices - {"cpu"}) or "cpu" in self.devices)
+        )
 
 
 @runtime_checkable

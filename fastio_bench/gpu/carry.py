@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-_LACKING = ("platformdirs", "orjson", "kvikio-cu13", "libkvikio-cu13", "rapids-logger")
+_LACKING = ("platformdirs", "kvikio-cu13", "libkvikio-cu13", "rapids-logger")
 _MOST = 64 << 20  # bytes
 
 

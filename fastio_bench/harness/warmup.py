@@ -10,9 +10,10 @@ from pathlib import Path
 
 import fastio
 from fastio import dicts
-from fastio.engine import candidates
+from fastio.dicts.context import load_context, save_context
 from fastio.formats.detect import PT
 from fastio.transports import registry
+from fastio.transports.selection import candidates
 from fastio_bench.harness import page_cache
 from fastio_bench.harness.memory_reserve import Reserve
 from fastio_bench.workloads.objects import Object, Workload
@@ -131,16 +132,16 @@ def learned(folder: Path, workload: Workload) -> dict[str, dicts.Explanation]:
     """The answers of the folder's dictionaries for each work on the workload."""
     size = workload.nbytes, workload.count
     contexts = {
-        "durable save": candidates.save_context(PT, "cpu", True, *size),
-        "save": candidates.save_context(PT, "cpu", False, *size),
-        "cold load": candidates.load_context(PT, "cpu", False, *size),
-        "warm load": candidates.load_context(PT, "cpu", True, *size),
+        "durable save": save_context(PT, "cpu", True, *size),
+        "save": save_context(PT, "cpu", False, *size),
+        "cold load": load_context(PT, "cpu", False, *size),
+        "warm load": load_context(PT, "cpu", True, *size),
     }
     tools = {name: registry.find(name).transport for name in registry.names()}
     able = {name: transport.capabilities for name, transport in tools.items() if transport is not None}
     return {
         work: dicts.default(context.op, str(folder)).explain(
-            context, workload.nbytes, candidates.candidates(able, context.op, PT, _CPU)
+            context, workload.nbytes, candidates(able, context.op, PT, _CPU)
         )
         for work, context in contexts.items()
     }

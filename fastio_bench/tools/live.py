@@ -16,8 +16,7 @@ import torch
 
 import fastio
 from fastio import dicts
-from fastio.engine import tool_selection
-from fastio.transports import registry
+from fastio.transports import registry, selection
 from fastio.transports.transport import LOAD, SAVE
 from fastio_bench.harness import page_cache
 from fastio_bench.harness.interrupts import held
@@ -54,7 +53,7 @@ def tools(work: str) -> tuple[str, ...]:
     for name in registry.names():
         registry.find(name)  # imports the tool's library if it is installed
     form, _, what = work.partition(" ")
-    return tool_selection.able(LOAD if what.endswith("load") else SAVE, form, _CPU, "object")[0]
+    return selection.able(LOAD if what.endswith("load") else SAVE, form, _CPU, "object")[0]
 
 
 @contextmanager

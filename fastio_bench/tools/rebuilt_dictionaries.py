@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 
 from fastio.dicts import RDic, WDic, WRDic
-from fastio.engine import tool_selection
 from fastio.offload import Offload
 from fastio.offload.stores.tool_store import FORMAT, ToolStore
+from fastio.transports import selection
 from fastio.transports.transport import LOAD, SAVE
 from fastio_bench.workloads import training_models
 
@@ -29,7 +29,7 @@ _LEARNING_RATE = 0.01
 
 def tools() -> tuple[str, ...]:
     """The tools that can write and read a feature map."""
-    saving, loading = (tool_selection.able(op, FORMAT, _CPU, "object")[0] for op in (SAVE, LOAD))
+    saving, loading = (selection.able(op, FORMAT, _CPU, "object")[0] for op in (SAVE, LOAD))
     return tuple(tool for tool in saving if tool in loading)
 
 

@@ -10,8 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
-from fastio.dicts import Context
-from fastio.engine import candidates
+from fastio.dicts.context import Context, load_context, save_context
 from fastio.formats.detect import FORMATS
 from fastio_bench.machine import machine
 
@@ -41,8 +40,8 @@ def context(work: str, nbytes: int) -> Context:
     if what not in WORKS:
         raise ValueError(f"work {work!r}: expected a format and one of {', '.join(WORKS)}")
     if what in (DURABLE, CACHED):
-        return candidates.save_context(form, "cpu", what == DURABLE, nbytes, 1)
-    return candidates.load_context(form, "cpu", what == WARM, nbytes, 1)
+        return save_context(form, "cpu", what == DURABLE, nbytes, 1)
+    return load_context(form, "cpu", what == WARM, nbytes, 1)
 
 
 def text(rows: Sequence[Row], remarks: Iterable[str]) -> str:

@@ -1,13 +1,17 @@
-// Checks the entries of a safetensors header, and keeps less of them than the parsed JSON: a model may have ten
-// thousand.
+// Gives Python the tensors of a safetensors header: names, in their order, and what is asked for of each. A model may
+// have ten thousand.
+#include <nanobind/stl/string.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <tuple>
+#include <string>
 #include <vector>
 
 #include "bindings/objects.hpp"
 #include "bindings/values.hpp"
+#include "checksum/crc32.hpp"
+#include "safetensors/header.hpp"
 
 namespace nb = nanobind;
 
@@ -15,133 +19,102 @@ namespace fastio {
 
 namespace {
 
-constexpr uint64_t kMost = uint64_t{1} << 63;  // torch's sizes have 63 bits
-
-// One tensor: its bytes from `begin` to `end` of the data.
-struct Row {
-    uint64_t begin, end;
-    nb::object name, dtype, shape;
-};
-
-// Returns the value of an int below 2^63.
-std::optional<uint64_t> length_of(PyObject* value) {
-    if (!PyLong_CheckExact(value)) return std::nullopt;  // a bool is another type
-    const unsigned long long number = PyLong_AsUnsignedLongLong(value);
-    if (number == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr) {
-        PyErr_Clear();
-        return std::nullopt;
-    }
-    return number < kMost ? std::optional<uint64_t>(number) : std::nullopt;
-}
-
-// Returns the bytes of a tensor; nothing for a shape that is no list of lengths, or of 2^63 elements or more.
-std::optional<uint64_t> nbytes_of(PyObject* shape, uint64_t itemsize) {
-    uint64_t nbytes = itemsize;
-    bool is_empty = false;
-    for (Py_ssize_t index = 0; index < PyList_GET_SIZE(shape); ++index) {
-        const std::optional<uint64_t> length = length_of(PyList_GET_ITEM(shape, index));
-        if (!length) return std::nullopt;
-        is_empty = is_empty || *length == 0;
-        if (__builtin_mul_overflow(nbytes, std::max<uint64_t>(*length, 1), &nbytes) || nbytes >= kMost) {
-            return std::nullopt;
-        }
-    }
-    return is_empty ? 0 : nbytes;
-}
-
-// The entries of a header, which is added in parts.
+// The tensors of a header that was parsed. Its text may be freed.
 class HeaderRows {
   public:
-    explicit HeaderRows(nb::dict itemsizes) : itemsizes_(std::move(itemsizes)) {}
-
-    // Returns whether each entry is exactly a dtype, a shape and offsets that agree.
-    bool add(const nb::dict& entries) {
-        Py_ssize_t position = 0;
-        PyObject *name = nullptr, *entry = nullptr;
-        while (PyDict_Next(entries.ptr(), &position, &name, &entry)) {
-            if (!add_entry(name, entry)) return false;
-        }
-        return true;
+    HeaderRows(Header header, std::vector<HeaderDtype> dtypes, nb::list names, nb::list in_order)
+        : header_(std::move(header)),
+          dtypes_(std::move(dtypes)),
+          names_(std::move(names)),
+          in_order_(std::move(in_order)) {
+        for (HeaderRow& row : header_.rows) row.name = {};
     }
 
-    // Returns the names by offset, bytes and name; None unless the tensors fill `room` bytes without holes.
-    nb::object in_order(uint64_t room) const {
-        std::vector<const Row*> rows;
-        rows.reserve(rows_.size());
-        for (const Row& row : rows_) rows.push_back(&row);
-        if (!std::is_sorted(rows.begin(), rows.end(), is_before)) std::sort(rows.begin(), rows.end(), is_before);
-        uint64_t end = 0;
-        nb::list names;
-        for (const Row* row : rows) {
-            if (row->begin != end) return nb::none();
-            end = row->end;
-            names.append(row->name);
-        }
-        return end == room ? nb::object(names) : nb::none();
-    }
+    nb::list in_order() const { return in_order_; }
 
     nb::tuple row(size_t index) const {
-        const Row& found = rows_.at(index);
-        return nb::make_tuple(found.dtype, found.shape, found.begin, found.end);
+        const HeaderRow& found = header_.rows.at(index);
+        return nb::make_tuple(dtypes_[found.dtype].name, shape(found), found.begin, found.end);
     }
 
-    // Returns the dtypes and the shapes of rows.
-    nb::tuple columns(const nb::list& indices) const {
-        nb::list dtypes, shapes;
-        for (nb::handle index : indices) {
-            const Row& row = rows_.at(nb::cast<size_t>(index));
-            dtypes.append(row.dtype);
-            shapes.append(row.shape);
+    // Returns the CRC-32 of the sorted names, the dtypes and the shapes as JSON; None if names are not all of ASCII.
+    nb::object table_crc() const {
+        std::vector<std::pair<std::string_view, const HeaderRow*>> sorted;
+        sorted.reserve(header_.rows.size());
+        for (size_t index = 0; index < header_.rows.size(); ++index) {
+            PyObject* name = PyList_GET_ITEM(names_.ptr(), static_cast<Py_ssize_t>(index));
+            if (!PyUnicode_IS_ASCII(name)) return nb::none();
+            const char* text = reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(name));
+            sorted.emplace_back(std::string_view(text, PyUnicode_GET_LENGTH(name)), &header_.rows[index]);
+            if (sorted.back().first.find('\x7f') != std::string_view::npos) return nb::none();  // JSON escapes it
         }
-        return nb::make_tuple(dtypes, shapes);
+        std::sort(sorted.begin(), sorted.end(), [](auto& one, auto& other) { return one.first < other.first; });
+        std::string names = "[[", dtypes, shapes;
+        for (const auto& [name, row] : sorted) {
+            const char* comma = row == sorted.front().second ? "" : ",";
+            names.append(comma).append("\"").append(name).append("\"");
+            dtypes.append(comma).append("\"").append(dtypes_[row->dtype].name).append("\"");
+            shapes.append(comma).append("[");
+            for (size_t axis = 0; axis < row->rank; ++axis) {
+                shapes.append(axis ? "," : "").append(std::to_string(header_.lengths[row->shape + axis]));
+            }
+            shapes.append("]");
+        }
+        const std::string text = names + "],[" + dtypes + "],[" + shapes + "]]";
+        return nb::int_(crc32(0, text.data(), text.size()));
     }
-
-    size_t size() const { return rows_.size(); }
 
   private:
-    bool add_entry(PyObject* name, PyObject* entry) {
-        if (!PyDict_CheckExact(entry) || PyDict_GET_SIZE(entry) != 3) return false;
-        PyObject* dtype = PyDict_GetItemWithError(entry, dtype_.ptr());
-        PyObject* shape = PyDict_GetItemWithError(entry, shape_.ptr());
-        PyObject* offsets = PyDict_GetItemWithError(entry, offsets_.ptr());
-        if (dtype == nullptr || shape == nullptr || offsets == nullptr) return false;
-        if (!PyUnicode_CheckExact(dtype) || !PyList_CheckExact(shape) || !PyList_CheckExact(offsets)) return false;
-        PyObject* itemsize = PyDict_GetItemWithError(itemsizes_.ptr(), dtype);
-        if (itemsize == nullptr || PyList_GET_SIZE(offsets) != 2) return false;
-        const std::optional<uint64_t> nbytes = nbytes_of(shape, length_of(itemsize).value());
-        const std::optional<uint64_t> begin = length_of(PyList_GET_ITEM(offsets, 0));
-        const std::optional<uint64_t> end = length_of(PyList_GET_ITEM(offsets, 1));
-        if (!nbytes || !begin || !end || *begin > *end || *end - *begin != *nbytes) return false;
-        rows_.push_back({*begin, *end, nb::borrow(name), shared(dtype), nb::borrow(shape)});
-        return true;
+    nb::list shape(const HeaderRow& row) const {
+        nb::list found;
+        for (size_t axis = 0; axis < row.rank; ++axis) found.append(header_.lengths[row.shape + axis]);
+        return found;
     }
 
-    // Returns one object for all that are equal to it: files have few dtypes.
-    nb::object shared(PyObject* dtype) {
-        if (!last_.is_valid() || PyUnicode_Compare(last_.ptr(), dtype) != 0) last_ = nb::borrow(dtype);
-        return last_;
-    }
-
-    static bool is_before(const Row* one, const Row* other) {
-        const auto place = std::tie(one->begin, one->end), another = std::tie(other->begin, other->end);
-        return place != another ? place < another : PyUnicode_Compare(one->name.ptr(), other->name.ptr()) < 0;
-    }
-
-    nb::dict itemsizes_;
-    nb::object dtype_ = interned("dtype"), shape_ = interned("shape"), offsets_ = interned("data_offsets"), last_;
-    std::vector<Row> rows_;
+    Header header_;
+    std::vector<HeaderDtype> dtypes_;
+    nb::list names_, in_order_;
 };
+
+std::string_view view_of(const nb::bytes& text) { return {text.c_str(), text.size()}; }
+
+// Returns (rows, index of each name, metadata as bytes or None); None for a header that is unusual, or wrong.
+nb::object header_rows(const nb::bytes& text, const nb::dict& itemsizes, uint64_t room) {
+    std::vector<HeaderDtype> dtypes;
+    for (auto [name, itemsize] : itemsizes) {
+        dtypes.push_back({nb::cast<std::string>(name), nb::cast<uint64_t>(itemsize)});
+    }
+    std::optional<Header> header = parse_header(view_of(text), dtypes);
+    if (!header) return nb::none();
+    const std::optional<std::vector<size_t>> order = rows_in_order(header->rows, room);
+    if (!order) return nb::none();
+    nb::list names, in_order;
+    nb::dict index;
+    for (const HeaderRow& row : header->rows) {
+        const auto length = static_cast<Py_ssize_t>(row.name.size());
+        nb::object name = nb::steal(PyUnicode_DecodeUTF8(row.name.data(), length, nullptr));
+        if (!name.is_valid()) {
+            PyErr_Clear();
+            return nb::none();
+        }
+        index[name] = names.size();
+        names.append(name);
+    }
+    if (index.size() != names.size()) return nb::none();  // a name occurs twice
+    for (size_t place : *order) in_order.append(names[place]);
+    nb::object metadata = nb::none();
+    if (header->metadata) metadata = nb::bytes(header->metadata->data(), header->metadata->size());
+    return nb::make_tuple(HeaderRows(std::move(*header), std::move(dtypes), names, in_order), index, metadata);
+}
 
 }  // namespace
 
 void bind_header_entries(nb::module_& module) {
     nb::class_<HeaderRows>(module, "HeaderRows")
-        .def(nb::init<nb::dict>(), nb::arg("itemsizes"))
-        .def("add", &HeaderRows::add, nb::arg("entries"))
-        .def("in_order", &HeaderRows::in_order, nb::arg("room"))
+        .def_prop_ro("in_order", &HeaderRows::in_order)
         .def("row", &HeaderRows::row, nb::arg("index"))
-        .def("columns", &HeaderRows::columns, nb::arg("indices"))
-        .def("__len__", &HeaderRows::size);
+        .def("table_crc", &HeaderRows::table_crc);
+    module.def("header_rows", &header_rows, nb::arg("text"), nb::arg("itemsizes"), nb::arg("room"));
 }
 
 }  // namespace fastio

@@ -57,6 +57,15 @@ class BlockOrder {
     bool failed_ = false;
 };
 
+// The memory of [begin, end) where nothing has to be computed or changed on the way: in one extent without a checksum,
+// and without a patch. Null elsewhere. For a single thread: of several, one at a time writes into a file, which took
+// 1.4 times as long from memory as from a block that another one has copied into the processor's cache.
+const uint8_t* memory_as_written(const Extents& extents, const std::vector<Patch>& patches, uint64_t begin,
+                                 uint64_t end) {
+    if (extents.all()[extents.first_after(begin)].checksum || any_patch(patches, begin, end)) return nullptr;
+    return extents.aligned_memory(begin, end, 1);
+}
+
 }  // namespace
 
 std::vector<uint32_t> cached_write(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
@@ -77,19 +86,25 @@ std::vector<uint32_t> cached_write(int fd, uint64_t size, const Extents& extents
             if (order.run(number, [] {})) control.advance(end - begin);
             return;
         }
-        if (!stagings[thread]) stagings[thread].emplace(options.block);
-        uint8_t* staging = stagings[thread]->data();
-        std::vector<Part>& parts = all_parts[thread];
-        parts.clear();
-        // Each source byte is read once for both the copy and its checksum, so the file is consistent even if another
-        // thread changes the tensor meanwhile.
-        extents.gather(begin, end, staging, parts);
-        bool go_on = order.run(number, [&] {
-            checksums.add(parts);
-            checksums.apply(patches, begin, end, staging);
-        });
-        if (!go_on) return;
-        write_all(fd, staging, end - begin, begin);
+        const uint8_t* memory = options.threads > 1 ? nullptr : memory_as_written(extents, patches, begin, end);
+        if (memory != nullptr) {
+            if (!order.run(number, [] {})) return;
+        } else {
+            if (!stagings[thread]) stagings[thread].emplace(options.block);
+            uint8_t* staging = stagings[thread]->data();
+            std::vector<Part>& parts = all_parts[thread];
+            parts.clear();
+            // Each source byte is read once for both the copy and its checksum, so the file is consistent even if
+            // another thread changes the tensor meanwhile.
+            extents.gather(begin, end, staging, parts);
+            bool go_on = order.run(number, [&] {
+                checksums.add(parts);
+                checksums.apply(patches, begin, end, staging);
+            });
+            if (!go_on) return;
+            memory = staging;
+        }
+        write_all(fd, memory, end - begin, begin);
         if (options.write_back) {
             // The result is ignored: fsync reports write errors.
             sync_file_range(fd, static_cast<off64_t>(begin), static_cast<off64_t>(end - begin), SYNC_FILE_RANGE_WRITE);

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastio.engine import candidates
+from fastio.dicts.context import load_context, save_context
+from fastio.transports.selection import candidates
 from fastio.transports.transport import LOAD, SAVE, Capabilities
 
 FORMATS = ["pt", "safetensors", "npy", "raw"]
@@ -30,7 +31,7 @@ tools = st.dictionaries(st.sampled_from("abcdefgh"), capabilities)
 def test_candidates_are_the_automatic_tools_that_support_the_operation(
     tools: dict[str, Capabilities], operation: str, form: str, devices: frozenset[str]
 ) -> None:
-    found = candidates.candidates(tools, operation, form, devices)
+    found = candidates(tools, operation, form, devices)
     assert len(set(found)) == len(found)
     for name, own in tools.items():
         able = operation in own.operations and (own.formats is None or form in own.formats)
@@ -44,7 +45,7 @@ def test_candidates_are_ordered_by_their_extra_work(
 ) -> None:
     work = [
         (not own.direct, not own.checksums, bool(own.whole))
-        for own in (tools[name] for name in candidates.candidates(tools, operation, form, devices))
+        for own in (tools[name] for name in candidates(tools, operation, form, devices))
     ]
     assert work == sorted(work)
 
@@ -59,12 +60,12 @@ def test_candidates_are_ordered_by_their_extra_work(
 def test_contexts_differ_in_what_affects_the_time(
     form: str, device: str, state: bool, nbytes: int, extents: int
 ) -> None:
-    save = candidates.save_context(form, device, state, nbytes, extents)
-    load = candidates.load_context(form, device, state, nbytes, extents)
+    save = save_context(form, device, state, nbytes, extents)
+    load = load_context(form, device, state, nbytes, extents)
     assert (save.op, save.durable, save.resident) == (SAVE, state, None)
     assert (load.op, load.durable, load.resident) == (LOAD, None, state)
     for key in (save, load):
         assert key.format == form
         assert key.device == device
-    assert candidates.save_context(form, device, not state, nbytes, extents) != save
-    assert candidates.load_context(form, device, not state, nbytes, extents) != load
+    assert save_context(form, device, not state, nbytes, extents) != save
+    assert load_context(form, device, not state, nbytes, extents) != load

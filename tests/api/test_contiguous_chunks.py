@@ -12,7 +12,7 @@ import torch
 
 import fastio
 from fastio._native import Control
-from fastio.engine.contiguous_chunks import write_packed
+from fastio.engine.host_pieces import write_packed
 from fastio.errors import RefusedError
 from fastio.formats.layout import NonContiguousTensor
 

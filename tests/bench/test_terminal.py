@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
 from fastio.dicts import Explanation
+from fastio.dicts.context import save_context
 from fastio.dicts.explain import Entry
-from fastio.engine import candidates
 from fastio.formats.detect import PT
 from fastio_bench.harness.progress_meter import Meter
 from fastio_bench.harness.rounds import Failure, Sample
@@ -130,7 +130,7 @@ class TestNarrow:
             Entry("posix", 0.0053, 0.005, 0.006, 1.06, 1, 2, "this size", None),
             Entry("numpy", None, None, None, 1.5, 0, 0, "what ships", None),
         )
-        context = candidates.save_context(PT, "cpu", False, 3_211_264, 1)
+        context = save_context(PT, "cpu", False, 3_211_264, 1)
         answer = Explanation(context, 3_211_264, "posix", "tries it once more", 0.62, entries)
         (table,) = findings_tables.known({"learned": [{"work": "3.0625 MiB, save", **asdict(answer)}]})
         assert [*table.columns[1:5]] == ["uses now", "fastest", "sure %*", "takes ms*"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -117,17 +118,19 @@ def test_slices_of_a_cold_file_are_read_once_by_all_together(ranks: Ranks, tmp_p
     assert read <= 1.05 * wanted
 
 
-def test_largest_batches_go_to_ranks_that_have_read_least() -> None:
+def test_ranks_read_by_turns_and_a_round_has_no_more_bytes_than_allowed() -> None:
     class Sized(Batch):
         @property
         def nbytes(self) -> int:
             return self.indices[0]
 
-    found = [Sized([], [nbytes]) for nbytes in (9, 1, 9, 1, 9, 1, 3)]
-    rounds = [[batch.nbytes if batch else 0 for batch in shared] for shared in shares(found, 2)]
-    assert rounds == [[9, 1], [1, 9], [9, 1], [0, 3]]
-    small = [[batch.nbytes if batch else 0 for batch in shared] for shared in shares(found, 2, 9)]
-    assert [sum(shared) for shared in small] == [9, 1, 9, 1, 9, 4]
+    found = [Sized([], [nbytes]) for nbytes in (9, 1, 9, 1, 1, 1, 3)]
+
+    def sizes(world: int, most: float = inf) -> list[dict[int, int]]:
+        return [{rank: batch.nbytes for rank, batch in shared.items()} for shared in shares(found, world, most)]
+
+    assert sizes(2) == [{0: 9, 1: 1}, {0: 9, 1: 1}, {0: 1, 1: 1}, {0: 3}]
+    assert sizes(3, 9) == [{0: 9}, {1: 1}, {2: 9}, {0: 1, 1: 1, 2: 1}, {0: 3}]
 
 
 HOW = ["shape", "dtype", "name", "argument", "layout", "file", "modified", "missing", "device"]

@@ -17,7 +17,9 @@ from torch import _weights_only_unpickler
 
 import fastio
 from fastio import _native
-from fastio.formats.pt import unpickler
+from fastio.formats.pt import stored_tensors, unpickler
+from fastio.formats.pt.reader import open_archive
+from fastio.formats.safetensors.entries import Entry
 from state_objects import made
 
 
@@ -155,7 +157,7 @@ def test_native_unpickler_agrees_with_torch_on_mutated_pickles() -> None:
         for turn in range(1000):
             pickled = mutated(data, chance) if turn else data
             try:
-                found = _native.unpickle(pickled, unpickler._allowed_globals(), unpickler._CALLS, load)
+                found = _native.unpickle(pickled, unpickler.allowed_globals(), unpickler.CALLS, load)
             except Exception as error:
                 found = error
             if found is None:
@@ -172,6 +174,60 @@ def test_native_unpickler_agrees_with_torch_on_mutated_pickles() -> None:
     assert understood > 200
 
 
+def placed(value: Any, places: dict[int, int], within: tuple[int, ...] = ()) -> Any:
+    """Describe containers as they are, and what stands for a tensor, or is one, by dtype, shape, strides and place."""
+    if id(value) in within:
+        return "itself"
+    within = (*within, id(value))
+    if isinstance(value, Entry):
+        begin = value.offset if value.nbytes else 0
+        return "tensor", value.dtype, value.shape, value.stride if value.nbytes else None, begin
+    if isinstance(value, torch.Tensor):
+        stride = list(value.stride()) if value.numel() and not value.is_contiguous() else None
+        begin = places[value.untyped_storage()._cdata] + value.storage_offset() * value.dtype.itemsize
+        return "tensor", value.dtype, list(value.shape), stride, begin if value.numel() else 0
+    if isinstance(value, dict):
+        return [(placed(key, places, within), placed(item, places, within)) for key, item in value.items()]
+    if isinstance(value, list | tuple):
+        return [placed(item, places, within) for item in value]
+    return described(value)
+
+
+def test_tensors_of_mutated_pickles_lie_where_torch_makes_them(tmp_path: Path) -> None:
+    """Where no tensor is made, those that torch makes have the same dtypes, shapes, strides and places in the file."""
+    understood = 0
+    for index, seed in enumerate(SEEDS):
+        path = tmp_path / f"{index}.pt"
+        torch.save(seed, path)
+        with path.open("rb") as file:
+            archive = open_archive(str(path), file.fileno(), path.stat().st_size)
+            data = archive.read("data.pkl", verify=True)
+        storages = {r.name: torch.UntypedStorage(r.nbytes) for r in archive.storages}
+        places = {storages[record.name]._cdata: record.offset for record in archive.storages}
+        places[torch.UntypedStorage(0)._cdata] = 0
+
+        def load(saved_id: Any, storages: Any = storages, places: Any = places) -> Any:
+            if saved_id and saved_id[0] != "storage":
+                raise pickle.UnpicklingError
+            _, kind, key, *_ = saved_id
+            untyped = storages.setdefault(f"data/{key}", torch.UntypedStorage(0))
+            places.setdefault(untyped._cdata, 0)
+            return torch.TypedStorage(wrap_storage=untyped, dtype=kind.dtype, _internal=True)
+
+        chance = random.Random(index)
+        for turn in range(1000):
+            pickled = mutated(data, chance) if turn else data
+            found = stored_tensors.unpickle(pickled, archive.records.get, True)
+            if found is None:
+                assert turn, "the seed itself"
+                continue
+            torchs = _weights_only_unpickler.Unpickler(io.BytesIO(pickled), encoding="utf-8")
+            torchs.persistent_load = load
+            understood += 1
+            assert placed(found[0], places) == placed(torchs.load(), places)
+    assert understood > 50
+
+
 def test_huge_sizes_in_a_pickle_allocate_nothing() -> None:
     """A memo of four billion entries, text of four GB, and a number of 255 bytes that are not there."""
     for data in (b"\x80\x02}r\xff\xff\xff\xff.", b"\x80\x02X\xff\xff\xff\xffx.", b"\x80\x02\x8a\xff\x01."):
@@ -186,8 +242,8 @@ def test_globals_that_are_not_allowed_are_never_called() -> None:
         b"\x80\x02cbuiltins\nprint\n)R.",
         b"\x80\x02ccollections\nOrderedDict\n)R}(X\x01\x00\x00\x00aK\x01ub.",
     ):
-        found = _native.unpickle(data, unpickler._allowed_globals(), {OrderedDict: OrderedDict}, called.append)
+        found = _native.unpickle(data, unpickler.allowed_globals(), {OrderedDict: OrderedDict}, called.append)
         assert found is None or found[0].a == 1
     assert not called
     not_callable = b"\x80\x02ctorch._utils\n_rebuild_parameter\n)R."
-    assert _native.unpickle(not_callable, unpickler._allowed_globals(), {}, print) is None
+    assert _native.unpickle(not_callable, unpickler.allowed_globals(), {}, print) is None

@@ -6,6 +6,9 @@ import copy
 import errno
 import os
 import pickle
+import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ import torch
 from torch import nn
 
 import fastio
-from fastio.models import in_place, module_loading
+from fastio.models import in_place, loading
 from fastio.models.part_batches import Batch
 from fastio.models.part_reads import read_batch
 from objects import same
@@ -291,6 +294,28 @@ def test_a_shard_that_is_cut_short_while_it_is_read_is_an_error_that_names_what_
     assert all(bool((model[layer].weight == 7).all()) for layer in range(2 * number, 6))
 
 
+def test_an_interrupt_leaves_the_files_that_follow_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(*(nn.Linear(1024, 2048, bias=False) for _ in range(3)))  # 8 MiB each
+    fastio.save_model(model, tmp_path, max_shard_size="9MiB")
+    read, seen = in_place.read_into, []
+
+    def interrupted(file: Any, *arguments: Any, **keywords: Any) -> None:
+        seen.append(file)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        deadline = time.monotonic() + 60
+        while not keywords["control"].cancelled and time.monotonic() < deadline:
+            time.sleep(0.001)
+        read(file, *arguments, **keywords)
+
+    monkeypatch.setattr("fastio.models.in_place.read_into", interrupted)
+    for layer in model:
+        nn.init.constant_(layer.weight, 7)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        fastio.load_model(model, tmp_path)
+    assert len(seen) == 1
+    assert all(bool((model[number].weight == 7).all()) for number in (1, 2))
+
+
 def test_an_error_of_the_disk_keeps_its_class_and_errno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shards_of_layers(tmp_path)
 
@@ -341,13 +366,13 @@ def test_a_file_that_changes_before_the_first_byte_is_read_changes_nothing(
 ) -> None:
     shards_of_layers(tmp_path)
     path = sorted(tmp_path.glob("*.safetensors"))[-1]
-    plan_load = module_loading.plan_load
+    plan_load = loading.plan_load
 
     def changing(*arguments: Any) -> Any:
         os.utime(path, (1, 1))
         return plan_load(*arguments)
 
-    monkeypatch.setattr("fastio.models.module_loading.plan_load", changing)
+    monkeypatch.setattr("fastio.models.loading.plan_load", changing)
     model = sevens()
     with pytest.raises(fastio.CorruptFileError, match="written to while it was open"):
         fastio.load_model(model, tmp_path)

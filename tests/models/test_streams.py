@@ -30,6 +30,8 @@ class OutOfOrder(PosixTransport):
         super().__init__()
         self.began: list[int] = []
         self.third = threading.Event()
+        self.third_may_end = threading.Event()
+        self.third_may_end.set()
         self.were_beside = False
         self._error = error
 
@@ -42,6 +44,7 @@ class OutOfOrder(PosixTransport):
                 raise self._error
         result = super().read(request)
         if number == 3:
+            assert self.third_may_end.wait(20)
             self.third.set()
         return result
 
@@ -74,10 +77,11 @@ def test_a_window_that_ends_late_delays_those_behind_it_and_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensors, transport = save(tmp_path / "a"), use(monkeypatch, OutOfOrder())
+    transport.third_may_end.clear()
     with fastio.safe_open(tmp_path / "a", policy="posix") as file:
         stream = file.tensors("8MiB")  # windows of 2 MiB
-        first = [next(stream) for _ in range(2)]
-        assert not transport.third.is_set()
+        first = [next(stream) for _ in range(2)]  # the second window waits for the third
+        transport.third_may_end.set()
         found = [*first, *stream]
     assert transport.were_beside
     assert [name for name, _ in found] == list(tensors)

@@ -20,8 +20,10 @@ import torch.distributed.checkpoint as dcp
 
 import fastio
 from fastio.distributed import Reader, Writer
-from fastio.engine import checksum_repair, checksums
-from fastio.engine.save import save_layout
+from fastio.engine import checksums, record_checksums
+from fastio.engine.save import write_layout
+from fastio.files.atomic_file import AtomicFile
+from fastio.formats.detect import PT
 from fastio.formats.pt import writer
 from fastio.transports import registry
 from fastio.transports.transport import WriteRequest
@@ -101,7 +103,8 @@ def test_layouts_of_changing_memory_have_valid_checksums(tmp_path: Path, tool: s
     with changing() as state:
         for _ in range(SAVES):
             layout = writer.layout(state, str(path))
-            _, values = save_layout(layout, str(path), tool, None)
+            with AtomicFile(str(path)) as new:
+                _, values = write_layout(layout, new, PT, tool, True, None)
             check(path)
             with zipfile.ZipFile(path) as archive:
                 found = {info.filename.partition("/")[2]: info.CRC for info in archive.infolist()}
@@ -129,13 +132,13 @@ def test_reseal_archive_repairs_checksums_of_torchs_file(tmp_path: Path) -> None
         (info,) = (info for info in archive.infolist() if info.filename.endswith("/data/0"))
     with path.open("r+b") as file:
         fd, size = file.fileno(), path.stat().st_size
-        assert checksum_repair.reseal_archive(str(path), fd, size) == ()
+        assert record_checksums.reseal_archive(str(path), fd, size) == ()
         os.pwrite(fd, b"changed", info.header_offset + 1_000_000)
         with pytest.raises(fastio.CorruptFileError):
             fastio.verify(path)
-        (note,) = checksum_repair.reseal_archive(str(path), fd, size)
+        (note,) = record_checksums.reseal_archive(str(path), fd, size)
         assert note.startswith("one checksum")
-        assert checksum_repair.reseal_archive(str(path), fd, size) == ()
+        assert record_checksums.reseal_archive(str(path), fd, size) == ()
     check(path)
     assert fastio.load(path)["large"].count_nonzero() > 0
 
@@ -145,14 +148,14 @@ def test_reseal_repairs_checksums_of_tools_that_compute_none(tmp_path: Path, cha
     path = tmp_path / "a.pt"
     state = {"large": torch.zeros(3 << 20), "odd": torch.arange(30001), "other": torch.ones(1 << 16)}
     layout = writer.layout(state, str(path))
-    values = checksums.seal(layout).values
+    values, _ = checksums.seal(layout)
     for name in changed:
         state[name][7] = 9
     with path.open("w+b") as file:
         file.truncate(layout.size)
         registry.get("memory").write(WriteRequest(str(path), file.fileno(), layout.size, layout.extents))
         state["odd"][7] = 7
-        notes = checksum_repair.reseal(layout, values, str(path), file.fileno())
+        notes = record_checksums.reseal(layout, values, str(path), file.fileno())
     assert len(notes) == bool(changed)
     assert fastio.verify(path).checksummed
     with zipfile.ZipFile(path) as archive:

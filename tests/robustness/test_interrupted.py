@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import gc
+import itertools
 import os
+import sys
 import weakref
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ import fastio
 import warm_python
 from fastio._native import Descriptor
 from fastio.errors import RefusedError, TransferError
+from fastio.files.atomic_file import AtomicFile
 from interrupting import descriptors
 
 SAVES_AND_LOADS = """
@@ -375,6 +379,52 @@ def test_an_interrupt_while_a_leftover_is_removed_leaves_no_descriptor_open(
         gc.enable()
     assert is_interrupted
     assert left == before
+
+
+def test_an_interrupt_while_the_temporary_file_is_made_removes_it(tmp_path: Path) -> None:
+    """At each line that runs from the moment at which the file is there until its owner has it. No later save helps."""
+    path = tmp_path / "it.pt"
+    interrupted: list[str] = []
+    for nth in itertools.count(1):
+        for is_new in (True, False):  # an old file gives its permissions to the new one
+            path.unlink(missing_ok=True)
+            if not is_new:
+                path.write_bytes(b"old")
+            (tmp_path / ".it.pt.fastio-2.tmp").write_bytes(b"")  # of a save that was killed: removed meanwhile
+            line, before = _interrupted_at(nth, path), descriptors()
+            if line:
+                interrupted.append(line)
+                assert set(os.listdir(tmp_path)) <= {"it.pt", ".it.pt.fastio-2.tmp"}, line
+                assert not any(str(tmp_path) in name for name in before), line
+        if not line:
+            break
+    assert {line.partition(":")[0] for line in interrupted} >= {"_create", "_create_locked", "create", "__init__"}
+
+
+def _interrupted_at(nth: int, path: Path) -> str:
+    """Interrupt the making of an AtomicFile at the nth line after the file is there; gives the line, empty if none."""
+    seen = ""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count, seen
+        is_ours = frame.f_code.co_filename.endswith(("files/temporary_file.py", "files/atomic_file.py"))
+        if is_ours and event == "line" and not seen and (path.parent / ".it.pt.fastio-0.tmp").exists():
+            count += 1
+            if count == nth:
+                seen = f"{frame.f_code.co_name}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        new = AtomicFile(str(path))
+    except KeyboardInterrupt:
+        return seen
+    finally:
+        sys.settrace(None)
+    with new:
+        return ""
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, RefusedError, TransferError])

@@ -157,11 +157,11 @@ def load_failing(folder: str, cut: str, options: dict[str, Any]) -> Any:
                 os.truncate(cut, 8_000_000)
             dist.barrier()
 
-        fastio.models.module_loading.compare_loads = cutting  # type: ignore[attr-defined]
+        fastio.models.loading.compare_loads = cutting  # type: ignore[attr-defined]
     try:
         told = failing(fastio.load_model, model, folder, group=True, **options)
     finally:
-        fastio.models.module_loading.compare_loads = rank_loads.compare_loads  # type: ignore[attr-defined]
+        fastio.models.loading.compare_loads = rank_loads.compare_loads  # type: ignore[attr-defined]
     old, new = Model(2).state_dict(), Model(1).state_dict()
     state = model.state_dict()
     return told, differences(state, old), differences(state, new)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import simulated
 from accelerators import DEVICE
 from fastio import devices
-from fastio.backends._windows import windows
+from fastio.backends._parts import parts
 from fastio.backends.pinned import PinnedTransport
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
 from fastio.memory.staging_buffers import HostMemory, StagingRing
@@ -233,16 +233,14 @@ def test_threads_and_staging_follow_the_setting_and_the_size(
     st.lists(st.tuples(st.integers(0, 50), st.integers(0, 70)), max_size=20),
     st.integers(1, 40),
 )
-def test_windows_hold_every_byte_once_and_cross_no_boundary(runs: list[tuple[int, int]], size: int) -> None:
+def test_parts_hold_every_byte_once_and_cross_no_boundary(runs: list[tuple[int, int]], size: int) -> None:
     extents, at = [], 0
     for gap, nbytes in runs:
-        extents.append(Extent(at + gap, nbytes, 0, False))
+        extents.append(Extent(at + gap, nbytes, 1000 - at, False))
         at += gap + nbytes
-    cut = list(windows(extents, size))
-    pieces = [piece for window in cut for piece in window.pieces]
-    placed = [(piece.extent, at) for piece in pieces for at in range(piece.offset, piece.end)]
-    assert placed == [(index, e.offset + at) for index, e in enumerate(extents) for at in range(e.nbytes)]
-    numbers = [window.begin // size for window in cut]
-    assert numbers == sorted(set(numbers))
-    assert all((window.end - 1) // size == window.begin // size for window in cut)
-    assert sum(window.nbytes for window in cut) == sum(extent.nbytes for extent in extents)
+    cut = list(parts(extents, size))
+    placed = [(index, part.offset + at, part.address + at) for index, part in cut for at in range(part.nbytes)]
+    assert placed == [
+        (index, e.offset + at, e.address + at) for index, e in enumerate(extents) for at in range(e.nbytes)
+    ]
+    assert all(part.nbytes and part.offset // size == (part.offset + part.nbytes - 1) // size for _, part in cut)

@@ -24,4 +24,4 @@ def test_samples_tell_what_all_pages_do(dropped: int, tmp_path: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, dropped, os.POSIX_FADV_DONTNEED)
         exact, sampled = resident(file.fileno(), nbytes), resident(file.fileno(), nbytes, sampled=True)
         assert sampled == pytest.approx(exact, abs=0.05)
-        assert is_resident(file.fileno(), nbytes) == (exact >= 0.9)
+        assert is_resident(file.name, file.fileno(), nbytes) == (exact >= 0.9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -41,9 +42,10 @@ class ChunkMemory(NamedTuple):
 def save_in_chunks(
     layout: Layout, path: str, policy: Any, chunk_memory: ChunkMemory, progress: Progress | None
 ) -> tuple[SaveResult, Sequence[int]]:
-    """Save as :func:`fastio.engine.save.save_layout` does; storages must not change during ``chunk_memory.pause``.
+    """Save to a path, otherwise as :func:`fastio.engine.save.write_layout` does.
 
-    CheckpointError if the pause was broken before everything was copied.
+    Storages must not change during ``chunk_memory.pause``. CheckpointError if the pause was broken before everything
+    was copied.
     """
     started = time.perf_counter()
     host = {torch.device("cpu")}  # the tools write copies in host memory, whatever device the storages are on
@@ -51,7 +53,7 @@ def save_in_chunks(
     plan = plan_transfer(SAVE, path, PT, host, layout.payload, storages, policy, "extents", durable=True)
     work = partial(_save, layout, path, chunk_memory, progress)
     result, values = execute(plan, work, started)
-    return cast(SaveResult, result), values
+    return replace(cast(SaveResult, result), reason="the state is larger than the memory budget"), values
 
 
 def _save(
@@ -76,7 +78,7 @@ def _save(
             if progress is not None:
                 progress(end, layout.size)
         new.commit(durable=True)
-    return Outcome(moved, values, verified=True, reason="the state is larger than the memory budget")
+    return Outcome(moved, values, verified=True)
 
 
 def _copied(layout: Layout, begin: int, end: int, address: int, values: list[int]) -> Iterator[Extent]:

@@ -22,10 +22,10 @@ from fastio.checkpoint.saving.snapshot import Snapshot, Storage
 from fastio.checkpoint.saving.writing import Task, write_step
 from fastio.checkpoint.state import capture
 from fastio.checkpoint.training_pause import TrainingPause
-from fastio.engine.progress import shown
 from fastio.errors import CheckpointError
 from fastio.formats.pt import torch_probe
 from fastio.formats.pt.records import Records, pickled
+from fastio.progress import shown
 from fastio.results import publish
 from fastio.runtime.gc_pause import gc_paused
 from fastio.runtime.interrupt_safe_thread import POLL_SECONDS, NoThreadError

@@ -15,14 +15,15 @@ from fastio.checkpoint.folder.incremental_links import BaseStep
 from fastio.checkpoint.folder.manifest import File, Manifest
 from fastio.checkpoint.folder.step_folders import StepFolder, is_marked, leftovers, remove_all
 from fastio.checkpoint.saving.chunked_save import ChunkMemory, save_in_chunks
+from fastio.checkpoint.saving.file_checksum import of_file
 from fastio.checkpoint.saving.snapshot import Storage
-from fastio.engine import checksums
 from fastio.engine.background_job import Progress
 from fastio.engine.record_checksums import checksum
-from fastio.engine.save import save_layout
+from fastio.engine.save import write_layout
 from fastio.errors import CorruptFileError, FastIOError, TransferError
 from fastio.files.atomic_file import AtomicFile, sync_folder
 from fastio.files.open_file import opened
+from fastio.formats.detect import PT
 from fastio.formats.layout import Layout
 from fastio.formats.pt import writer
 from fastio.formats.pt.reader import open_archive
@@ -148,9 +149,17 @@ def _write_file(task: Task, path: str, storages: Sequence[Storage], stem: str, t
         result, values = save_layout(layout, target, task.policy, task.progress, task.is_snapshot)
     else:
         result, values = save_in_chunks(layout, target, task.policy, task.chunk_memory, task.progress)
-    file = File(name, layout.size, checksums.of_file(layout, values))
+    file = File(name, layout.size, of_file(layout, values))
     _check(target, file, layout, values, task.read_back)
     return _OwnFile(file, result)
+
+
+def save_layout(
+    layout: Layout, path: str, policy: Any, progress: Progress | None, still: bool
+) -> tuple[SaveResult, Sequence[int]]:
+    """Write a ``.pt`` file of a layout to a path, durably; return also a CRC-32 for each extent that asks for one."""
+    with AtomicFile(path) as new:
+        return write_layout(layout, new, PT, policy, True, progress, still)
 
 
 def _discard(path: str, before: set[str], order: int) -> None:

@@ -25,6 +25,7 @@ from fastio.runtime.native_errors import translate_native_errors
 
 PICKLE = "data.pkl"
 _DATA = "data/"
+_ALIGNMENT = 64  # of torch's records; fastio's pages are multiples of it
 # Local file header: signature, length of the name, of the extra field (PKWARE's APPNOTE 6.3, section 4.3.7).
 _HEADER = struct.Struct("<4s22xHH")
 _NO_CRC = b"PK\x07\x08" + bytes(4)  # start of a data descriptor whose CRC is 0 (APPNOTE 6.3, section 4.3.9)
@@ -74,6 +75,11 @@ class Archive:
     def has_compressed_records(self) -> bool:
         """Whether some record is compressed or encrypted: its CRC is then not that of its bytes in the file."""
         return any(method != 0 or encrypted for method, encrypted, _ in self.directory.methods())
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether every record that is not empty begins on a multiple of 64 bytes, as torch and fastio write it."""
+        return not any(record.nbytes and record.offset % _ALIGNMENT for record in self.records.values())
 
     @property
     def has_storage_crcs(self) -> bool:

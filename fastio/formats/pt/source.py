@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from fastio.formats.key_selection import pick
 from fastio.formats.pt.extra_records import torch_only_reason
 from fastio.formats.pt.placeholders import Placeholders
-from fastio.formats.pt.reader import PICKLE, NeedsTorchError, Reader, Record, open_archive, unpickle
+from fastio.formats.pt.reader import PICKLE, NeedsTorchError, Reader, Record, crc_mismatch, open_archive, unpickle
 from fastio.formats.pt.wanted_storages import wanted_storages
 from fastio.formats.source import Source, StorageOf
 from fastio.transports.transport import Span
@@ -65,4 +66,5 @@ def source(
         return source(path, fd, size, map_location, weights_only, verify, arguments, keys, read_local_headers=True)
 
     offsets_are_known = read_local_headers or not regions
-    return Source("pt", regions, build, archive.has_storage_crcs, None if offsets_are_known else confirm)
+    damaged = partial(crc_mismatch, path) if archive.has_storage_crcs else None
+    return Source("pt", regions, build, None if offsets_are_known else confirm, damaged=damaged)

@@ -10,6 +10,7 @@ import torch
 from fastio.errors import FormatError, quoted, shortened
 from fastio.formats import dense_tensors
 from fastio.formats.named_tensors import named_tensors
+from fastio.formats.pt import stored_tensors
 from fastio.formats.pt.extra_records import torch_only_reason
 from fastio.formats.pt.placeholders import Placeholders
 from fastio.formats.pt.reader import PICKLE, Archive, NeedsTorchError, Reader, Record, open_archive, unpickle
@@ -19,44 +20,62 @@ from fastio.formats.safetensors.entries import Entry
 from fastio.formats.safetensors.tensor_table import TensorTable
 from fastio.memory.load_buffers import empty_storage
 
+TENSORS = (Entry, torch.Tensor)
+"""What stands for a tensor in an unpickled object."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Unpickled(NamedTuple):
-    """The object of a file, with zeros in the place of all values.
+    """The object of a file, with an :class:`Entry` in the place of each tensor.
 
-    ``storages`` are those of its tensors. ``checksummed``: their records have CRC-32s.
+    Only where the native unpickler left the pickle to torch it has tensors, whose values are all zeros, over
+    ``storages``. ``checksummed``: the records of storages have CRC-32s.
     """
 
     obj: Any
-    storages: Placeholders
+    archive: Archive
     checksummed: bool
+    storages: Placeholders | None
 
     def table(self, path: str) -> TensorTable:
         """List the tensors. Names are keys, of nested dicts and lists joined by dots. What is no tensor is left out.
 
         FormatError for tensors that are not dense.
         """
-        entries = {name: self.entry(path, name, tensor) for name, tensor in named_tensors(path, self.obj)}
-        return TensorTable(entries, None, None, 0)
+        found = named_tensors(path, self.obj, TENSORS)
+        return TensorTable({name: self.entry(path, name, tensor) for name, tensor in found}, None, None, 0)
 
-    def entry(self, path: str, name: str, tensor: torch.Tensor) -> Entry:
+    def entry(self, path: str, name: str, tensor: Any) -> Entry:
         """Where one of the tensors lies in the file. Only one that is all of its storage has a checksum."""
+        if type(tensor) is Entry:
+            return tensor
+        assert self.storages is not None
         return _entry(path, name, tensor, self.storages, self.checksummed)
 
 
-def unpickled(path: str, fd: int, size: int) -> Unpickled:
-    """Unpickle an open file over zeros, by the rules of ``weights_only=True``.
+def unpickled(path: str, fd: int, size: int, will_compare: bool = False) -> Unpickled:
+    """Unpickle an open file, by the rules of ``weights_only=True``. No tensor is read.
+
+    ``will_compare``: the caller compares the CRC-32 of every record that it reads. Where that tells a wrong offset,
+    the offsets are those that follow from the directory, if two headers have them: those of thousands are not read.
 
     CorruptFileError if the file contradicts itself or its pickle is damaged, FormatError for an archive that torch must
     read and for sparse tensors, UnpicklingError for what is not allowed.
     """
     try:
-        archive = open_archive(path, fd, size, read_local_headers=True)
+        archive = open_archive(path, fd, size, read_local_headers=not will_compare)
+        if will_compare and not (archive.has_storage_crcs and archive.is_aligned and archive.confirms(_ends(archive))):
+            archive = open_archive(path, fd, size, read_local_headers=True)
         reason = torch_only_reason(archive, verify=True)
         if reason:
             raise NeedsTorchError(reason, archive)
-        return Unpickled(*_unpickled(archive), archive.has_storage_crcs)
+        checksummed = archive.has_storage_crcs
+        pickled = archive.read(PICKLE, verify=True)
+        found = stored_tensors.unpickle(pickled, archive.records.get, checksummed)
+        if found is not None:
+            return Unpickled(found[0], archive, checksummed, None)
+        obj, storages = _unpickled(archive, pickled)
+        return Unpickled(obj, archive, checksummed, storages)
     except NeedsTorchError as reason:
         raise FormatError(
             f"{path}: only torch reads this file ({reason}); load it with fastio.load, and save it again"
@@ -68,9 +87,13 @@ def unpickled(path: str, fd: int, size: int) -> Unpickled:
         ) from None
 
 
-def _unpickled(archive: Archive) -> tuple[Any, Placeholders]:
-    """The object with zeros in the place of all values, and the storages of its tensors."""
-    pickled = archive.read(PICKLE, verify=True)
+def _ends(archive: Archive) -> list[Record]:
+    """The first and the last storage: a program that places records in its own way does so from the first one on."""
+    return [*archive.storages[:1], *archive.storages[-1:]]
+
+
+def _unpickled(archive: Archive, pickled: bytes) -> tuple[Any, Placeholders]:
+    """The object by torch, with zeros in the place of all values, and the storages of its tensors."""
     storages = Placeholders(archive.path, [record for record in archive.storages_in(pickled) if record.nbytes])
 
     def storage_of(record: Record) -> torch.UntypedStorage:

@@ -21,8 +21,8 @@ from fastio.formats.pt.registered_packages import foreign_packages
 _CPU = torch.device("cpu")
 
 
-class _NeedsTorchError(Exception):
-    """Only torch can make such a storage."""
+class OtherPickleError(Exception):
+    """The pickle holds what the native unpickler leaves to torch."""
 
 
 def unpickle(
@@ -41,29 +41,19 @@ def unpickle(
     loaded: dict[str, torch.TypedStorage] = {}
 
     def load(saved_id: tuple[Any, ...]) -> torch.TypedStorage:
-        if len(saved_id) != 5 or saved_id[0] != "storage":
-            raise _NeedsTorchError
-        _, kind, key, location, numel = saved_id
+        key, dtype, location, nbytes = parsed_identity(saved_id)
         if key in loaded:
             return loaded[key]
-        has_plain_types = type(key) is str and type(location) is str and type(numel) is int
-        if not (has_plain_types and (location == "cpu" or maps_all_to_cpu)):
-            raise _NeedsTorchError
-        try:
-            dtype = _dtype_of(kind)
-        except TypeError:  # not a storage type, but an unhashable object such as a list
-            raise _NeedsTorchError from None
-        if dtype is None:
-            raise _NeedsTorchError
-        storage = storage_of(f"data/{key}", numel * _element_size(dtype))
-        typed = torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
-        if storage.data_ptr() != 0:
+        if location != "cpu" and not maps_all_to_cpu:
+            raise OtherPickleError
+        typed = torch.TypedStorage(wrap_storage=storage_of(f"data/{key}", nbytes), dtype=dtype, _internal=True)
+        if typed._untyped_storage.data_ptr() != 0:
             loaded[key] = typed
         return typed
 
     try:
-        return native_unpickle(data, _allowed_globals(), _CALLS, load)
-    except _NeedsTorchError:
+        return native_unpickle(data, allowed_globals(), CALLS, load)
+    except OtherPickleError:
         return None
 
 
@@ -79,6 +69,22 @@ def _rebuild_tensor(
     return tensor
 
 
+def parsed_identity(saved_id: tuple[Any, ...]) -> tuple[str, torch.dtype, str, int]:
+    """The key, dtype, location and bytes of a storage, by its persistent id."""
+    if len(saved_id) != 5 or saved_id[0] != "storage":
+        raise OtherPickleError
+    _, kind, key, location, numel = saved_id
+    if type(key) is not str or type(location) is not str or type(numel) is not int:
+        raise OtherPickleError
+    try:
+        dtype = _dtype_of(kind)
+    except TypeError:  # not a storage type, but an unhashable object such as a list
+        raise OtherPickleError from None
+    if dtype is None:
+        raise OtherPickleError
+    return key, dtype, location, numel * _element_size(dtype)
+
+
 @functools.cache
 def _dtype_of(kind: Any) -> torch.dtype | None:
     dtype = torch.uint8 if kind is torch.UntypedStorage else getattr(kind, "dtype", None)
@@ -87,7 +93,7 @@ def _dtype_of(kind: Any) -> torch.dtype | None:
 
 _utils: Any = torch._utils
 _element_size = functools.cache(_utils._element_size)
-_CALLS: dict[Any, Callable[..., Any]] = {
+CALLS: dict[Any, Callable[..., Any]] = {
     OrderedDict: OrderedDict,
     torch.Size: torch.Size,
     _utils._rebuild_tensor_v2: _rebuild_tensor,
@@ -96,15 +102,15 @@ _CALLS: dict[Any, Callable[..., Any]] = {
 
 
 @functools.cache
-def _allowed_globals() -> dict[bytes, Any]:
-    """Return the globals by their pickled names: the functions in _CALLS, storages and dtypes that torch allows."""
+def allowed_globals() -> dict[bytes, Any]:
+    """Return the globals by their pickled names: the functions in CALLS, storages and dtypes that torch allows."""
     from torch import _weights_only_unpickler
 
     allowed: dict[str, Any] = _weights_only_unpickler._get_allowed_globals()
     found = {}
     for path, value in allowed.items():
         module, _, name = path.rpartition(".")
-        known = value in _CALLS if callable(value) else isinstance(value, torch.dtype) or hasattr(value, "dtype")
+        known = value in CALLS if callable(value) else isinstance(value, torch.dtype) or hasattr(value, "dtype")
         if known or value is torch.UntypedStorage:
             found[f"{module}\n{name}".encode()] = value
     return found

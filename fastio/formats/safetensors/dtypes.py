@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from fastio.errors import FormatError, quoted
@@ -21,7 +23,7 @@ ITEMSIZES = {key: dtype.itemsize for key, dtype in DTYPES.items() if key not in 
 """The bytes of an element, for dtypes that torch does not pack."""
 
 
-def in_header(path: str, name: str, tensor: torch.Tensor) -> tuple[str, list[int]]:
+def in_header(path: str, name: str, tensor: Any) -> tuple[str, list[int]]:
     """Return a tensor's dtype name and shape for the header. FormatError if the format lacks the dtype."""
     key, shape = _KEYS.get(tensor.dtype), list(tensor.shape)
     if key is None:

@@ -31,13 +31,12 @@ class Entry(NamedTuple):
 class HeaderEntries(Mapping[str, Entry]):
     """The entries of a header that was checked: ``rows``, and the ``index`` of each name's, in the header's order.
 
-    ``start`` is where the tensors begin in the file; ``in_order`` are their names by offset.
+    ``start`` is where the tensors begin in the file.
     """
 
-    def __init__(self, rows: HeaderRows, index: dict[str, int], start: int, in_order: list[str]) -> None:
+    def __init__(self, rows: HeaderRows, index: dict[str, int], start: int) -> None:
         self.rows = rows
         self.index = index
-        self.in_order = in_order
         self._start = start
         self._made: dict[str, Entry] = {}
 

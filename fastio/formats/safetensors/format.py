@@ -8,9 +8,10 @@ file beside it (:mod:`fastio.formats.safetensors.sidecar`).
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -46,35 +47,70 @@ def layout(
     for name, tensor in obj.items():
         _check(path, name, tensor)
     _refuse_shared(path, obj)
-    # The library's order: wide dtypes first, so that every tensor is aligned to its item size.
-    ordered = sorted(obj.items(), key=lambda item: (-item[1].element_size(), item[0]))
+    laid = header(path, obj, metadata, checksums, hashes)
+    builder = LayoutBuilder()
+    for name, offset in laid.offsets.items():
+        builder.add_tensor(offset, obj[name], name, checksums)
+    return builder.build(laid.start, [(0, 0, len(laid.start))], (), laid.size, laid.digests)
+
+
+class Described(Protocol):
+    """A tensor, or what stands for one."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def shape(self) -> Sequence[int]: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+class Header(NamedTuple):
+    """How a file of ``size`` bytes begins, and the ``offsets`` in it of tensors that are not empty, which rise.
+
+    ``digests``: where their checksums belong in ``start``.
+    """
+
+    start: bytearray
+    offsets: dict[str, int]
+    size: int
+    digests: list[DigestPlace]
+
+
+def header(
+    path: str,
+    tensors: Mapping[str, Described],
+    metadata: dict[str, str] | None,
+    checksums: bool = True,
+    hashes: bool = False,
+) -> Header:
+    """Make the header of a file of tensors, whose names were checked. FormatError for a dtype that the format lacks."""
+    names = sorted(tensors)
     entries: dict[str, Any] = {}
-    offset = 0
-    for name, tensor in ordered:
-        nbytes = tensor.numel() * tensor.element_size()
+    ends = 0
+    # The library's order: wide dtypes first, so that every tensor is aligned to its item size.
+    for name in sorted(names, key=lambda name: -tensors[name].dtype.itemsize):
+        tensor = tensors[name]
         dtype, shape = in_header(path, name, tensor)
-        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + nbytes]}
-        offset += nbytes
+        begins, ends = ends, ends + tensor.nbytes
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begins, ends]}
     told = None if metadata is None else _checked_metadata(path, metadata)
-    names = sorted(entries)
     if checksums:  # first: this is how places() finds them
-        stored = names, [entries[name]["dtype"] for name in names], [entries[name]["shape"] for name in names]
+        in_order = [entries[name] for name in names]
+        stored = names, [entry["dtype"] for entry in in_order], [entry["shape"] for entry in in_order]
         told = {CHECKSUMS: header_checksums.reserved(stored, hashes), **({"format": "pt"} if told is None else told)}
-    text = json.dumps(entries if told is None else {METADATA: told, **entries}, separators=(",", ":")).encode()
+    whole = entries if told is None else {METADATA: told, **entries}
+    text = json.dumps(whole, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % PAGE)
     if len(text) > LARGEST_HEADER:
         raise FormatError(f"{path}: the header would have {len(text)} bytes, above the format's {LARGEST_HEADER}")
     start = bytearray(len(text).to_bytes(8, "little") + text)
-    builder = LayoutBuilder()
-    offsets = {n: len(start) + entries[n]["data_offsets"][0] for n, tensor in ordered if tensor.numel()}
-    for name, tensor in ordered:
-        if name in offsets:
-            builder.add_tensor(offsets[name], tensor, name, checksums)
+    offsets = {name: len(start) + entry["data_offsets"][0] for name, entry in entries.items() if tensors[name].nbytes}
     digests = []
     if checksums:
         named = zip(names, header_checksums.places(start, len(names), hashes), strict=True)
         digests = [DigestPlace(name, offsets[name], *place) for name, place in named if name in offsets]
-    return builder.build(start, [(0, 0, len(start))], (), len(start) + offset, digests)
+    return Header(start, offsets, len(start) + ends, digests)
 
 
 def _checked_metadata(path: str, metadata: Any) -> dict[str, str]:
@@ -87,13 +123,18 @@ def _checked_metadata(path: str, metadata: Any) -> dict[str, str]:
     return {key: text for key, text in metadata.items() if key != CHECKSUMS}
 
 
-def _check(path: str, name: Any, tensor: Any) -> None:
+def check_name(path: str, name: Any) -> None:
+    """Raise FormatError for a name that the format cannot hold."""
     if not isinstance(name, str):
         raise FormatError(f"{path}: safetensors names are str, got {quoted(name)} ({type(name).__name__})")
     if not _is_unicode(name):
         raise FormatError(f"{path}: the name {quoted(name)} is not Unicode{_SURROGATES}")
     if name == METADATA:
         raise FormatError(f"{path}: the name {METADATA!r} is the format's own; rename the tensor")
+
+
+def _check(path: str, name: Any, tensor: Any) -> None:
+    check_name(path, name)
     if not isinstance(tensor, torch.Tensor):
         raise FormatError(f"{path}: {quoted(name)} is a {type(tensor).__name__}, not a tensor; save it as .pt")
     dense_tensors.check(path, quoted(name), tensor)
@@ -150,7 +191,7 @@ def source(path: str, fd: int, size: int, keys: tuple[str, ...] | None = None, v
     filled = sorted((r for r in regions.values() if r.nbytes), key=lambda region: region.offset)
     aligned = all(is_aligned(region.offset, entries[region.name].dtype.itemsize) for region in filled)
     damaged = None if known is None else lambda region: known.mismatch(path, region.name, entries[region.name])
-    return Source("safetensors", filled, build, known is not None, aligned=aligned, damaged=damaged)
+    return Source("safetensors", filled, build, aligned=aligned, damaged=damaged)
 
 
 def tensor_on(storage: torch.UntypedStorage, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:

@@ -7,7 +7,6 @@ the names, dtypes and shapes, as JSON of three lists: it shows that the value wa
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import struct
@@ -16,6 +15,7 @@ from typing import Any
 
 from fastio._native import crc32
 from fastio.errors import ChecksumError, FormatError, quoted
+from fastio.formats.safetensors.entries import HeaderEntries
 from fastio.formats.safetensors.tensor_checksums import AS_IT_IS, TensorChecksums, stale_cure
 from fastio.formats.safetensors.tensor_table import StoredTensors, TensorTable
 
@@ -64,10 +64,9 @@ def of_header(path: str, table: TensorTable) -> TensorChecksums | None:
     if not isinstance(value, dict) or not isinstance(value.get("version"), int):
         raise _malformed(path, table.checksums)
     check_version(path, value["version"])
-    stored = table.stored()
-    names, *_ = stored
+    names = sorted(table.by_name)
     rewritten = table.start % PAGE != 0
-    is_same = value.get("table") == _table_crc(stored)
+    is_same = value.get("table") == _crc_of(table)
     if not is_same and not rewritten:
         raise DamagedHeaderError(
             path,
@@ -110,19 +109,14 @@ def numbers(names: Collection[str], digits: str) -> dict[str, int]:
     return dict(zip(names, struct.unpack(f">{len(names)}I", bytes.fromhex(digits)), strict=True))
 
 
+def _crc_of(table: TensorTable) -> str:
+    entries = table.entries
+    found = entries.rows.table_crc() if isinstance(entries, HeaderEntries) else None
+    return _table_crc(table.stored()) if found is None else f"{found:08x}"
+
+
 def _table_crc(stored: StoredTensors) -> str:
-    return f"{crc32(_ascii_json(stored)):08x}"
-
-
-def _ascii_json(value: Any) -> bytes:
-    """What :func:`json.dumps` writes, without spaces."""
-    import orjson  # here, as `import fastio` does not need it
-
-    with contextlib.suppress(TypeError):  # it does not write integers of more than 64 bits
-        text = orjson.dumps(value)
-        if text.isascii() and b"\x7f" not in text:  # json escapes the others
-            return text
-    return json.dumps(value, separators=(",", ":")).encode()
+    return f"{crc32(json.dumps(stored, separators=(',', ':')).encode()):08x}"
 
 
 def _malformed(path: str, value: str) -> ChecksumError:

@@ -91,3 +91,15 @@ def _stale(path: str, name: str, why: str) -> ChecksumError:
 def _malformed(path: str, name: str, why: str) -> ChecksumError:
     problem = f"its checksums in {name} cannot be used: {why}"
     return ChecksumError(path, None, f"{problem}; run `fastio seal {path}` again, or remove that file{AS_IT_IS}")
+
+
+def remove_old(path: str) -> tuple[str, ...]:
+    """Remove the sidecar of the file that is being replaced. Returns notes."""
+    name = name_of(path)
+    try:
+        os.unlink(name)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        return (f"{name}, which has checksums of the old file, could not be removed: {error.strerror}",)
+    return (f"{name}, which had checksums of the old file, was removed",)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from fastio._native import HeaderRows
+from fastio._native import header_rows
 from fastio.errors import CorruptFileError, FormatError, quoted
 from fastio.formats import shapes
 from fastio.formats.detect import HEAD_BYTES, LARGEST_HEADER, NPY, PT, detect
@@ -42,18 +42,22 @@ class TensorTable(NamedTuple):
         """The bytes of all tensors."""
         return sum(entry.nbytes for entry in self.entries.values())
 
+    @property
+    def by_name(self) -> Collection[str]:
+        """The names of the tensors, in the order of the header."""
+        entries = self.entries
+        return entries.index if isinstance(entries, HeaderEntries) else entries
+
     def in_order(self) -> list[str]:
         """The names of the tensors by offset, bytes and name."""
         entries = self.entries
         if isinstance(entries, HeaderEntries):
-            return entries.in_order
+            return entries.rows.in_order
         return sorted(entries, key=lambda name: (entries[name].offset, entries[name].nbytes, name))
 
     def stored(self) -> StoredTensors:
         """The sorted names, and the dtypes and shapes that the header has for them."""
-        names, entries = sorted(self.entries), self.entries
-        if isinstance(entries, HeaderEntries):  # without an Entry for each
-            return names, *entries.rows.columns([entries.index[name] for name in names])
+        names, entries = sorted(self.by_name), self.entries
         return names, [entries[name].stored_dtype for name in names], [entries[name].stored_shape for name in names]
 
 
@@ -72,26 +76,23 @@ def read(path: str, fd: int, size: int) -> TensorTable:
         raise CorruptFileError(path, None, f"{said}: it is no file of safetensors, or was cut short; {_AGAIN}")
     text = read_at(path, fd, 8, length)
     start = 8 + length
-    return _of_canonical(text, start, size) or _of_any(path, text, start, size)
+    return _of_usual(text, start, size) or _of_any(path, text, start, size)
 
 
-def _of_canonical(text: bytes, start: int, size: int) -> TensorTable | None:
+def _of_usual(text: bytes, start: int, size: int) -> TensorTable | None:
     """The table of a header as most programs write it; None if anything is unusual about it, or wrong."""
-    rows, names, metadata = HeaderRows(ITEMSIZES), list[str](), list[Any]()
+    found = header_rows(text, ITEMSIZES, size - start)
+    if found is None:
+        return None
+    rows, index, said = found
+    metadata: dict[str, str] | None = None
     try:
-        for part in safetensors_header.canonical_parts(text):
-            if METADATA in part:
-                metadata.append(part.pop(METADATA))
-            if not rows.add(part):
-                return None
-            names += part
-    except (ValueError, TypeError):
+        if said is not None:
+            metadata = safetensors_header.parse(said)
+            "".join([*metadata, *metadata.values()]).encode()  # text, and all of it Unicode
+    except (ValueError, RecursionError, TypeError):
         return None
-    index = dict(zip(names, range(len(names)), strict=True))
-    in_order = rows.in_order(size - start)
-    if in_order is None or len(index) != len(names) or len(metadata) > 1 or not all(map(_is_text, metadata)):
-        return None
-    return _table(HeaderEntries(rows, index, start, in_order), metadata[0] if metadata else None, start)
+    return _table(HeaderEntries(rows, index, start), metadata, start)
 
 
 def _of_any(path: str, text: bytes, start: int, size: int) -> TensorTable:

@@ -6,9 +6,9 @@ import contextlib
 import os
 from collections.abc import Sequence
 
-from fastio.engine.save import remove_old_checksums
 from fastio.files.atomic_file import AtomicFile
 from fastio.formats.detect import SAFETENSORS
+from fastio.formats.safetensors import sidecar
 from fastio.models.conversion.destinations import Destination
 from fastio.models.module_saving import remove_files, remove_new_files
 from fastio.models.shards import INDEX_NAME, is_model_file
@@ -16,7 +16,7 @@ from fastio.models.shards import INDEX_NAME, is_model_file
 
 def commit_file(new: AtomicFile, file_format: str) -> tuple[str, ...]:
     """Commit a single file, durably. Returns notes."""
-    notes = remove_old_checksums(new.path) if file_format == SAFETENSORS else ()
+    notes = sidecar.remove_old(new.path) if file_format == SAFETENSORS else ()
     new.commit(durable=True)
     return notes
 

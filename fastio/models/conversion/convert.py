@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from fastio.engine.progress import check_progress, shown
 from fastio.engine.tool_selection import check
 from fastio.files.new_folders import new_folders
 from fastio.files.open_file import is_path, translate_open_limit
@@ -19,6 +18,7 @@ from fastio.models.conversion.model_source import of_model
 from fastio.models.conversion.npy_source import is_npy, of_npy
 from fastio.models.conversion.source_tensors import Source
 from fastio.models.locate import DCP_METADATA, locate
+from fastio.progress import check_progress, shown
 from fastio.results import publish
 from fastio.runtime.gc_pause import gc_paused
 from fastio.transports.transport import LOAD, SAVE

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import difflib
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -82,14 +82,14 @@ def _located(
     boxes: dict[str, list[_Box]] = {name: [] for name in tensors}
     for relative, items in by_file.items():
         path, fd, size = open_data_file(folder, relative, items, stack)
-        file = SourceFile(path, fd, size, FORMAT, policy)
+        file = SourceFile(path, fd, size, FORMAT, policy, _damaged)
         load = FileLoad(path, fd, size, policy, True, None)
         for item in items:
             load.add(item, infos[item.storage_index])
         for request in load.locate():
             index, stored = request.items[0].storage_index, request.stored
             _check(path, stored, tuple(request.items[0].lengths), tensors[index.fqn].properties.dtype)
-            run = Run(file, stored.offset, stored.nbytes, stored.crc, partial(_damaged, path, stored))
+            run = Run(file, stored.offset, stored.nbytes, stored.crc, stored.name)
             file.is_verified &= stored.crc is not None
             begin = tuple(index.offset or ())
             boxes[index.fqn].append(_Box(begin, stored.size, stored, run if stored.nbytes else None))
@@ -110,10 +110,10 @@ def _check(path: str, stored: Stored, size: tuple[int, ...], dtype: torch.dtype)
         )  # fmt: skip
 
 
-def _damaged(path: str, stored: Stored) -> CorruptFileError:
+def _damaged(run: Run) -> CorruptFileError:
     return CorruptFileError(
-        path, stored.name, f"its {stored.nbytes} bytes at offset {stored.offset} do not match their CRC-32 "
-        f"({stored.crc or 0:08x}): the file was damaged after it was written; convert another checkpoint, or restore "
+        run.file.path, run.name, f"its {run.nbytes} bytes at offset {run.offset} do not match their CRC-32 "
+        f"({run.crc or 0:08x}): the file was damaged after it was written; convert another checkpoint, or restore "
         "the file from a copy",
     )  # fmt: skip
 
@@ -130,8 +130,9 @@ def _tensor(folder: str, name: str, described: Any, boxes: list[_Box]) -> Source
             f"its parts do not fill its shape {list(shape)}: the metadata was altered",
         )
     runs = [box.run for box in boxes if box.run is not None]
+    nbytes = prod(shape) * dtype.itemsize
     if in_order:
-        return SourceTensor(name, dtype, shape, runs)
+        return SourceTensor(name, dtype, shape, nbytes, runs)
 
     def whole() -> torch.Tensor:
         tensor = torch.empty(shape, dtype=dtype)
@@ -141,7 +142,7 @@ def _tensor(folder: str, name: str, described: Any, boxes: list[_Box]) -> Source
                 part.copy_(box.stored.tensor(box.run.read()))
         return tensor
 
-    return SourceTensor(name, dtype, shape, runs, whole)
+    return SourceTensor(name, dtype, shape, nbytes, runs, whole)
 
 
 def _fill(boxes: Sequence[_Box], shape: tuple[int, ...]) -> bool:

@@ -80,21 +80,21 @@ def new_files(to: Destination, source: Source) -> NewFiles:
         lost = sorted((text or {}).keys() - {"format"})
         notes = (f"left out: .{to.format} has no place for the metadata {', '.join(map(quoted, lost))}",)
         content = _one(to.path, source) if to.format == NPY else _object(source)
-        return NewFiles([NewFile(to.path, to.format, content, {})], None, notes if lost else ())
+        return NewFiles([NewFile(to.path, to.format, content)], None, notes if lost else ())
     if source.is_nameless:
         raise FormatError(f"{to.path}: the source holds one tensor without a name, which safetensors needs; give it "
                           "one by key= (fastio convert --key)")  # fmt: skip
     tensors = {tensor.name: tensor for tensor in source.tensors}
     if to.shard_size is None:
-        return NewFiles([NewFile(to.path, to.format, tensors, {"metadata": text})], None, ())
+        return NewFiles([NewFile(to.path, to.format, tensors, text)], None, ())
     shards = split({name: tensor.nbytes for name, tensor in tensors.items()}, to.shard_size)
     if len(shards) == 1:
         ((file, _),) = shards.items()
-        return NewFiles([NewFile(os.path.join(to.path, file), to.format, tensors, {"metadata": text})], None, ())
+        return NewFiles([NewFile(os.path.join(to.path, file), to.format, tensors, text)], None, ())
     text = {"format": "pt"} if text is None else text
     kind = {key: value for key, value in text.items() if key == "format"}
     files = [
-        NewFile(os.path.join(to.path, file), to.format, {name: tensors[name] for name in names}, {"metadata": kind})
+        NewFile(os.path.join(to.path, file), to.format, {name: tensors[name] for name in names}, kind)
         for file, names in shards.items()
     ]
     total = sum(tensor.nbytes for tensor in source.tensors)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
 
-from fastio.engine.record_checksums import record_checksums
-from fastio.errors import FormatError, quoted
+from fastio.engine.record_checksums import verify_records
+from fastio.errors import CorruptFileError, FormatError, quoted
 from fastio.formats.detect import PT
 from fastio.formats.key_selection import pick, select
-from fastio.formats.pt.reader import Record, crc_mismatch
+from fastio.formats.pt.reader import Archive, Record
+from fastio.formats.pt.tensor_table import TENSORS
 from fastio.formats.safetensors.entries import Entry
 from fastio.formats.safetensors.tensor_checksums import TensorChecksums
 from fastio.models.conversion.source_tensors import Run, Source, SourceFile, SourceTensor
@@ -31,9 +34,10 @@ def of_model(where: Any, key: str | None, stack: contextlib.ExitStack, policy: A
     weights = stack.enter_context(open_weights(where, keep_object=True))
     source = Source([], [], [], {}, _text(weights))
     for weight_file in weights.files:
-        file = SourceFile(weight_file.path, weight_file.fd, weight_file.size, weight_file.format, policy)
+        path, file_format = weight_file.path, weight_file.format
+        file = SourceFile(path, weight_file.fd, weight_file.size, file_format, policy, partial(_damaged, weight_file))
         source.files.append(file)
-        if weight_file.format == PT:
+        if file_format == PT:
             source = _add_pickled(source, file, weight_file, key if len(weights.files) == 1 else None)
         else:
             _add_stored(source, file, weight_file)
@@ -55,70 +59,83 @@ def _text(weights: WeightFiles) -> dict[str, str] | None:
     return {**headers, **text, **headers} if text or found is not None else None
 
 
+def _damaged(weight_file: WeightFile, run: Run) -> Exception:
+    return weight_file.mismatch(run.name)
+
+
 def _add_stored(source: Source, file: SourceFile, weight_file: WeightFile) -> None:
     for name, entry in weight_file.table.entries.items():
-        run = Run(file, entry.offset, entry.nbytes, weight_file.crc(name), partial(weight_file.mismatch, name))
-        source.tensors.append(SourceTensor(name, entry.dtype, tuple(entry.shape), [run] if entry.nbytes else ()))
-        source.order.append(name)
+        run = Run(file, entry.offset, entry.nbytes, weight_file.crc(name), name)
+        runs = (run,) if entry.nbytes else ()
+        source.tensors.append(SourceTensor(name, entry.dtype, entry.shape, entry.nbytes, runs))
+    source.order.extend(weight_file.table.entries)
     file.is_verified = weight_file.checksummed
 
 
 def _add_pickled(source: Source, file: SourceFile, weight_file: WeightFile, key: str | None) -> Source:
     found, weight_file.unpickled = weight_file.unpickled, None
     assert found is not None
-    is_nameless = isinstance(found.obj, torch.Tensor)
+    is_nameless = isinstance(found.obj, TENSORS)
     named = {key or "": found.obj} if is_nameless else _flat(file.path, *_at_key(file.path, found.obj, key))
-    first: dict[Any, str] = {}
-    partly: dict[str, Record] = {}
-    same: dict[str, list[str]] = {}
-    for name, tensor in named.items():
-        record = found.storages.record_of(tensor.untyped_storage())
-        where = (record, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
-        same.setdefault(first.setdefault(where, name) if record is not None and tensor.numel() else name, []).append(
-            name
-        )
-    for names in same.values():
-        kept = min(names)  # as save_model chooses it
-        source.aliases.update({name: kept for name in names if name != kept})
-    for name, tensor in named.items():
-        source.order.append(name)
-        if name not in source.aliases:
-            known = weight_file.table.entries.get(name) if key is None else None
-            entry = known or found.entry(file.path, name, tensor)
-            source.tensors.append(_pickled(file, name, entry))
-            record = found.storages.record_of(tensor.untyped_storage())
-            if record is not None and entry.nbytes and entry.crc is None:
-                partly[record.name] = record
+    entries = {name: found.entry(file.path, name, tensor) for name, tensor in named.items()}
+    file.damaged = partial(_mismatch, found.archive)
     file.is_verified = found.checksummed
-    if found.checksummed:
-        _verify(file, list(partly.values()))
+    aliases = _ties(entries)
+    source.aliases.update(aliases)
+    source.order.extend(entries)
+    unknown: set[int] = set()
+    for name, entry in entries.items():
+        if name not in aliases:
+            run = Run(file, entry.offset, entry.nbytes, entry.crc, name)
+            whole = None if entry.stride is None or not entry.nbytes else partial(_whole, run, entry)
+            nbytes = entry.nbytes if whole is None else prod(entry.shape) * entry.dtype.itemsize
+            runs = (run,) if entry.nbytes else ()
+            source.tensors.append(SourceTensor(name, entry.dtype, entry.shape, nbytes, runs, whole))
+            if entry.nbytes and entry.crc is None:
+                unknown.add(entry.offset)
+    if unknown and found.checksummed:  # a record's CRC-32 is not that of a tensor that is a part of it
+        verify_records(found.archive, _records_of(found.archive, unknown), file.size)
     return source._replace(is_nameless=is_nameless and key is None)
 
 
-def _pickled(file: SourceFile, name: str, entry: Entry) -> SourceTensor:
-    run = Run(file, entry.offset, entry.nbytes, entry.crc, partial(_mismatch, file.path, name, entry))
-    runs = [run] if entry.nbytes else []
-    stride = entry.stride
-    if stride is None or not runs:
-        return SourceTensor(name, entry.dtype, tuple(entry.shape), runs)
+def _ties(entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Names of tensors that are others of them, each with the name that is kept, as save_model chooses it."""
+    by_offset: dict[int, list[str]] = {}
+    for name, entry in entries.items():
+        if entry.nbytes:
+            by_offset.setdefault(entry.offset, []).append(name)
+    ties = {}
+    for names in by_offset.values():
+        alike: dict[Any, list[str]] = {}
+        for name in names if len(names) > 1 else ():
+            entry = entries[name]
+            alike.setdefault((entry.dtype, tuple(entry.shape), tuple(entry.stride or ())), []).append(name)
+        for same in alike.values():
+            ties.update({name: min(same) for name in same if name != min(same)})
+    return ties
 
-    def whole() -> torch.Tensor:
-        tensor = torch.empty(0, dtype=entry.dtype)
-        return tensor.set_(run.storage(), 0, entry.shape, stride)
 
-    return SourceTensor(name, entry.dtype, tuple(entry.shape), runs, whole)
-
-
-def _mismatch(path: str, name: str, entry: Entry) -> Exception:
-    return TensorChecksums({name: entry.crc or 0}, None).mismatch(path, name, entry)
+def _records_of(archive: Archive, offsets: Iterable[int]) -> list[Record]:
+    """The records that have these bytes of the file."""
+    storages = archive.storages  # in file order
+    starts = [record.offset for record in storages]
+    return list({record.name: record for at in offsets for record in [storages[bisect_right(starts, at) - 1]]}.values())
 
 
-def _verify(file: SourceFile, records: list[Record]) -> None:
-    """Compare records with their CRC-32s of which tensors view parts: no tensor has that of all of a record."""
-    records.sort(key=lambda record: record.offset)
-    for record, value in zip(records, record_checksums(file.path, file.fd, records, file.size, {}), strict=True):
-        if value != record.crc:
-            raise crc_mismatch(file.path, record)
+def _whole(run: Run, entry: Entry) -> torch.Tensor:
+    return run.read().view(entry.dtype).as_strided(entry.shape, entry.stride or ())
+
+
+def _mismatch(archive: Archive, run: Run) -> Exception:
+    """The error for a record whose bytes do not have the CRC-32 of the zip directory."""
+    record = next(record for record in archive.storages if record.offset == run.offset)
+    if not archive.confirms([record]):
+        return CorruptFileError(
+            archive.path, record.name, f"begins elsewhere than at {record.offset}, which follows from the zip "
+            "directory: another program wrote the file; load it by fastio.load, and save it again",
+        )  # fmt: skip
+    entry = Entry(torch.uint8, [run.nbytes], run.offset, run.nbytes, "U8", [run.nbytes])
+    return TensorChecksums({run.name: run.crc or 0}, None).mismatch(archive.path, run.name, entry)
 
 
 def _at_key(path: str, obj: Any, key: str | None) -> tuple[Any, str | None]:
@@ -130,10 +147,10 @@ def _at_key(path: str, obj: Any, key: str | None) -> tuple[Any, str | None]:
     while isinstance(tree, dict):  # one key at each level
         ((name, tree),) = tree.items()
         found = found[name]
-    return ({key: found}, None) if isinstance(found, torch.Tensor) else (found, key)
+    return ({key: found}, None) if isinstance(found, TENSORS) else (found, key)
 
 
-def _flat(path: str, obj: Any, key: str | None) -> Mapping[str, torch.Tensor]:
+def _flat(path: str, obj: Any, key: str | None) -> Mapping[str, Any]:
     """The object, if it is a dict of text to tensors. FormatError names what is not."""
     where = f"{path}: {quoted(key)}" if key is not None else f"{path}: its object"
     if not isinstance(obj, dict):
@@ -146,7 +163,7 @@ def _flat(path: str, obj: Any, key: str | None) -> Mapping[str, torch.Tensor]:
                 f"{where} is a nested dict: {quoted(name)} is a dict itself, expected a dict of tensors alone; convert "
                 f"one part by key={quoted(f'{begin}{name}')} (fastio convert --key)"
             )
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, TENSORS):
             cure = f"convert one part by key={nested[0]} (fastio convert --key)" if nested else _CURE
             raise FormatError(
                 f"{where} is no dict of tensors: {quoted(name)} is of type {type(value).__name__}; {cure}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from functools import partial
 from typing import Any
 
 import torch
@@ -29,18 +28,17 @@ def of_npy(path: str, key: str | None, stack: contextlib.ExitStack, policy: Any)
     CorruptFileError for a damaged header, FormatError for an array whose dtype torch lacks.
     """
     fd, size = stack.enter_context(opened(path))
-    file = SourceFile(path, fd, size, NPY, policy)
+    file = SourceFile(path, fd, size, NPY, policy, lambda run: CorruptFileError(path, run.name, "is damaged"))
     file.is_verified = False
     found = npy.source(path, fd, size)
     name = key or ""
-    damaged = partial(CorruptFileError, path, "array", "is damaged")
-    runs = [Run(file, region.offset, region.nbytes, None, damaged) for region in found.regions]
+    runs = [Run(file, region.offset, region.nbytes, None, "array") for region in found.regions]
     shape: torch.Tensor = found.build(lambda region: torch.UntypedStorage(region.nbytes, device="meta"))
 
     def whole() -> torch.Tensor:
-        tensor: torch.Tensor = found.build(lambda region: runs[0].storage())
+        tensor: torch.Tensor = found.build(lambda region: runs[0].read().untyped_storage())
         return tensor
 
     in_order = shape.is_contiguous() or not runs
-    tensor = SourceTensor(name, shape.dtype, tuple(shape.shape), runs, None if in_order else whole)
+    tensor = SourceTensor(name, shape.dtype, shape.shape, shape.nbytes, runs, None if in_order else whole)
     return Source([file], [tensor], [name], {}, None, is_nameless=key is None)

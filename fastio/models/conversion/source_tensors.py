@@ -2,106 +2,137 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from itertools import accumulate
-from math import prod
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
-from fastio._native import Mapping, crc32_combine
+from fastio._native import Control, Mapping
+from fastio.engine.executor import Execution, Outcome, execute
+from fastio.engine.extent_reads import fill, plan_read
+from fastio.engine.plan import TransferPlan
 from fastio.files.unchanged import Unchanged
 from fastio.memory.load_buffers import bytes_of
-from fastio.models.conversion.chunk_reads import ChunkReads
 from fastio.results import Transfer
 from fastio.runtime.native_errors import translate_native_errors
-from fastio.transports.transport import Extent
+from fastio.transports import registry
+from fastio.transports.transport import Extent, ReadRequest, is_resident
+
+_NATIVE = ("uring", "posix")
 
 
 class SourceFile:
-    """An open file of the source, of ``size`` bytes. ``check`` raises if it was written to since it was opened."""
+    """An open file of the source, of ``size`` bytes. ``damaged(run)`` is the error for a run without its CRC-32.
 
-    def __init__(self, path: str, fd: int, size: int, file_format: str, policy: Any) -> None:
+    Without a tool that ``policy`` names, one that bypasses the page cache comes first for a file that is not in it, and
+    one that does not for others. Dictionaries know the times of whole loads, on a disk that does nothing else: other
+    ones, which they do not learn here either.
+    """
+
+    def __init__(
+        self, path: str, fd: int, size: int, file_format: str, policy: Any, damaged: Callable[[Run], Exception]
+    ) -> None:
         self.path = path
         self.fd = fd
         self.size = size
-        self.format = file_format
         self.is_verified = True
+        self.damaged = damaged
+        self._format = file_format
         self._policy = policy
         self._unchanged = Unchanged(path, fd, size)
-        self._reads: ChunkReads | None = None
+        self._plan: TransferPlan | None = None
+        self._tools: tuple[str, ...] = ()
+        self._started = 0.0
+        self._nbytes = 0
+        self._last: Transfer | None = None
+        self._notes: dict[str, None] = {}
 
-    def read(self, extents: Sequence[Extent]) -> Sequence[int]:
-        """Fill host memory; return a CRC-32 for each extent. See :class:`ChunkReads`."""
-        if self._reads is None:
-            self._reads = ChunkReads(self.path, self.fd, self.size, self.size, len(extents), self._policy, self.format)
-        return self._reads.read(extents)
+    def read(self, extents: Sequence[Extent], control: Control) -> Sequence[int]:
+        """Fill host memory by sorted extents, apart and not empty; return a CRC-32 for each."""
+        if self._plan is None:
+            self._started = time.perf_counter()
+            resident = is_resident(self.path, self.fd, self.size)
+            first = ReadRequest(self.path, self.fd, self.size, extents, None, resident)
+            plan = plan_read(first, self._policy, self._format)
+            self._plan, self._tools = plan, plan.tools if plan.fixed else _ordered(plan.tools, plan.resident)
+        request = ReadRequest(self.path, self.fd, self.size, extents, None, self._plan.resident, control)
+
+        def work(execution: Execution) -> Outcome[tuple[Sequence[int], tuple[str, ...]]]:
+            moved = fill(request, execution)
+            return Outcome(moved, (moved.checksums or (), execution.left))
+
+        # A tool that could not do it is not tried again.
+        self._last, (values, self._tools) = execute(self._plan, work, self._started, control, self._tools, asks=False)
+        self._nbytes += sum(extent.nbytes for extent in extents)
+        self._notes.update(dict.fromkeys(self._last.fallbacks))
+        return values
 
     def transfer(self) -> Transfer | None:
         """The result of all reads; None if there were none."""
-        return None if self._reads is None else self._reads.transfer(self.is_verified)
+        if self._last is None or self._plan is None:
+            return None
+        where = f"the file is {'' if self._plan.resident else 'not '}in the page cache"
+        return replace(
+            self._last, reason=self._plan.fixed or where, nbytes=self._nbytes, verified=self.is_verified,
+            fallbacks=tuple(self._notes), seconds=time.perf_counter() - self._started,
+        )  # fmt: skip
 
     def check_unchanged(self) -> None:
         """Raise CorruptFileError if the file was written to since it was opened."""
         self._unchanged.check("converted", "convert it")
 
 
-class Run:
-    """``nbytes`` bytes of a tensor, at ``offset`` of a file. ``damaged()`` is the error if they do not have ``crc``."""
+def _ordered(tools: Sequence[str], resident: bool) -> tuple[str, ...]:
+    """Native tools first, which scatter a block of the file to many tensors: direct ones for a cold file."""
 
-    __slots__ = ("_crc", "_damaged", "_done", "_value", "file", "nbytes", "offset")
+    def rank(tool: str) -> tuple[bool, bool]:
+        return tool not in _NATIVE, registry.get(tool).capabilities.direct == resident
 
-    def __init__(
-        self, file: SourceFile, offset: int, nbytes: int, crc: int | None, damaged: Callable[[], Exception]
-    ) -> None:
-        self.file = file
-        self.offset = offset
-        self.nbytes = nbytes
-        self._crc = crc
-        self._damaged = damaged
-        self._value = self._done = 0
+    return tuple(sorted(tools, key=rank))
 
-    def take(self, crc: int, nbytes: int) -> None:
-        """Add the CRC-32 of the next bytes of it. Raises its error once all were read and the sum is not its CRC-32."""
-        self._value = crc32_combine(self._value, crc, nbytes)
-        self._done += nbytes
-        if self._done == self.nbytes and self._crc not in (None, self._value):
+
+class Run(NamedTuple):
+    """``nbytes`` bytes of a tensor, at ``offset`` of a file, and their CRC-32, if it is known.
+
+    ``name`` is that of the tensor in the file.
+    """
+
+    file: SourceFile
+    offset: int
+    nbytes: int
+    crc: int | None
+    name: str
+
+    def compare(self, value: int) -> None:
+        """Raise an error unless this is the CRC-32 of the bytes, or none is known."""
+        if self.crc is not None and self.crc != value:
             self.file.check_unchanged()
-            raise self._damaged()
+            raise self.file.damaged(self)
 
     def read(self) -> torch.Tensor:
-        """Read all of it: uint8 of shape (nbytes,), in memory of its own."""
+        """Read and compare all of it: uint8 of shape (nbytes,), in memory of its own."""
         with translate_native_errors(self.file.path):
             memory = Mapping(self.nbytes, used=True)
-        (crc,) = self.file.read([Extent(self.offset, self.nbytes, memory.address, True, "cpu", memory)])
-        self.take(crc, self.nbytes)
+        extent = Extent(self.offset, self.nbytes, memory.address, True, "cpu", memory, self.name)
+        (value,) = self.file.read([extent], Control())
+        self.compare(value)
         return bytes_of(memory, 0, self.nbytes)
-
-    def storage(self) -> torch.UntypedStorage:
-        """:meth:`read` as a storage."""
-        return self.read().untyped_storage()
 
 
 class SourceTensor(NamedTuple):
-    """A tensor of the source: its bytes, row by row, are ``runs``.
+    """A tensor of the source, of ``nbytes`` bytes: row by row, they are ``runs``, none of them empty.
 
-    Where they lie in another order, ``whole`` reads all of the tensor into memory, and ``runs`` say what it reads.
+    Where they lie in another order, ``whole`` reads all of the tensor into memory.
     """
 
     name: str
     dtype: torch.dtype
-    shape: tuple[int, ...]
+    shape: Sequence[int]
+    nbytes: int
     runs: Sequence[Run]
     whole: Callable[[], torch.Tensor] | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of its elements."""
-        return prod(self.shape) * self.dtype.itemsize
-
-    def starts(self) -> list[int]:
-        """Where each run begins in the tensor."""
-        return list(accumulate((run.nbytes for run in self.runs[:-1]), initial=0))
 
 
 class Source(NamedTuple):

@@ -20,10 +20,9 @@ import torch
 
 from fastio import dicts
 from fastio._native import Descriptor, allocate
-from fastio.engine.executor import Execution, Outcome, execute
+from fastio.engine.executor import Execution, Outcome, call_transport, execute
 from fastio.engine.plan import TransferPlan
 from fastio.engine.tool_selection import plan_transfer
-from fastio.engine.transport_errors import call_transport
 from fastio.errors import CorruptFileError, FastIOError, FolderMissingError, TransferError
 from fastio.offload.stores.endurance import Drive
 from fastio.offload.stores.store_errors import StoreGoneError

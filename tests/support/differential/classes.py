@@ -114,8 +114,8 @@ def checksum(of: Any) -> int:
 
 
 def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    """A storage in host memory as a uint8 tensor over the same memory."""
-    return torch.empty(0, dtype=torch.uint8).set_(storage)
+    """A storage as a uint8 tensor over the same memory."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 # The classes that examples allow for weights_only=True.

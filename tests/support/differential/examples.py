@@ -74,7 +74,7 @@ class Example:
         except DifferentError as error:
             return str(error)
         except Exception as error:
-            return f"fastio or the test itself failed: {error!r}"
+            return f"fastio or the test itself failed: {error!r:.1000}"
         finally:
             if self.large or self._number % 100 == 0:
                 shutil.rmtree(folder)

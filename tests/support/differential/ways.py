@@ -20,7 +20,20 @@ from differential.outcomes import Neighbours, Outcome, compare_errors, outcome
 from differential.schedules import Schedule
 
 OBJECTS = ("path", "bytes", "file", "raw")
-PLACES = ("none", "cpu", "device", "same", "default", "clone", "dict", "meta", "absent", "watch")
+PLACES = (
+    "none",
+    "cpu",
+    "device",
+    "same",
+    "default",
+    "clone",
+    "dict",
+    "meta",
+    "absent",
+    "watch",
+    "simulated",
+    "simulated",
+)
 
 
 class Save(NamedTuple):
@@ -73,7 +86,12 @@ def any_save(rng: random.Random) -> Save:
 def any_load(rng: random.Random) -> Load:
     by = rng.choice(OBJECTS) if rng.random() < 0.2 else "path"
     where = rng.choice(PLACES) if rng.random() < 0.3 else "none"
-    tool = rng.choice(tools("load")) if where != "absent" else "auto"  # a named tool would have to support the device
+    if where == "simulated" and not hasattr(torch, "simulated"):
+        where = "cpu"
+    # A named tool would have to support the device.
+    tool = (
+        "auto" if where == "absent" else rng.choice(tools("load", "pt", "simulated" if where == "simulated" else "cpu"))
+    )
     return Load(
         rng.choice(["torch", "fastio"]), by, tool, rng.random() < 0.15, rng.random() < 0.1,
         rng.random() < 0.8, rng.random() < 0.5, rng.random() < 0.5, where, by == "path" and rng.random() < 0.03,
@@ -126,7 +144,7 @@ def _place(name: str, seen: list[Any]) -> Any:
     return {
         "none": None, "cpu": "cpu", "device": torch.device("cpu"), "same": lambda storage, _: storage,
         "default": lambda *_: None, "clone": lambda storage, _: storage.clone(), "dict": {"cpu": "cpu"},
-        "meta": torch.device("meta"), "absent": "cuda:1", "watch": watch,
+        "meta": torch.device("meta"), "absent": "cuda:1", "watch": watch, "simulated": "simulated:1",
     }[name]  # fmt: skip
 
 
@@ -151,6 +169,19 @@ def load(way: Load, path: Path, by_torch: bool) -> Any:
         return fastio.load(source, policy=way.policy, verify=way.verify, **arguments), seen
 
 
+def _on_devices(rng: random.Random, obj: Any) -> Any:
+    """A container with some of its own tensors on devices."""
+
+    def moved(one: Any) -> Any:
+        plain = type(one) is torch.Tensor and one.layout == torch.strided and one.dtype in tensors.COMMON
+        movable = plain and one.device.type == "cpu" and not one.is_nested and rng.random() < 0.5
+        return one.to(rng.choice(["simulated:0", "simulated:1"])) if movable else one
+
+    if type(obj) is dict:
+        return {key: moved(one) for key, one in obj.items()}
+    return [moved(one) for one in obj] if type(obj) is list else moved(obj)
+
+
 def make_cold(path: Path) -> None:
     """Drop a file from the page cache."""
     with open(path, "rb") as file:
@@ -164,8 +195,11 @@ def check(rng: random.Random, obj: Any, folder: Path, milliseconds: int, log: Ca
     Raises DifferentError where fastio differs from torch.
     """
     by_torch, by_fastio = folder / "torch.pt", folder / "fastio.pt"
+    on_devices = hasattr(torch, "simulated") and rng.random() < 0.1
     rewrite = archives.any_kind(rng) if rng.random() < 0.08 else None
     saving = any_save(rng)
+    if on_devices:  # which a named tool would have to support
+        obj, saving = _on_devices(rng, obj), saving._replace(policy="auto")
     loads = [any_load(rng) for _ in range(rng.randrange(2, 5))]
     if rewrite is not None:
         saving = saving._replace(crc=True)

@@ -29,12 +29,6 @@ def shown(progress: Any, label: str) -> contextlib.AbstractContextManager[Progre
     return contextlib.nullcontext(None if progress is False else progress)
 
 
-def tell_end(progress: Progress | None, nbytes: int) -> None:
-    """Report that all bytes are done, for work without intermediate progress."""
-    if progress is not None:
-        progress(nbytes, nbytes)
-
-
 @contextlib.contextmanager
 def _shown_bar(label: str) -> Iterator[Progress]:
     bar = _bar()
