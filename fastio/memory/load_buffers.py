@@ -30,8 +30,8 @@ from fastio.transports.transport import Extent, Span
 _PAGE, _HUGE_PAGE = 4096, 2 << 20
 # From this size on several threads read, a block of the file each.
 _LARGE = 32 << 20
-# The alignment that the processor requires for the widest numbers: every storage starts on a multiple of it.
-_WIDEST = 8
+# The alignment that torch's kernels require for the widest numbers, complex128: storages start on a multiple of it.
+_WIDEST = 16
 _CACHE_LINE = 64  # packed storages begin in a cache line of their own
 # A mirror may read that many unneeded bytes, plus an eighth of the needed ones, plus a header for each region.
 _MOST_GAPS, _HEADER = 1 << 20, 256

@@ -75,12 +75,13 @@ def plan_load(
         else:
             aliases.update({name: kept for name in group.names if name != kept})
     expected = found.tensors.keys() | found.others
-    names = [name for name in files.in_order() if name in expected and name not in aliases]
+    found_names = [name for name in files.in_order() if name in expected]
+    names = [name for name in found_names if name not in aliases]
     read = set(names)
     missing = sorted(name for name in expected - read if aliases.get(name) not in read)
     shared = {name for name, kept in aliases.items() if kept in read and _is_stored_once(files, name, kept)}
     unexpected = sorted(files.file_of.keys() - read - shared)
-    problems = [problem for name in names if (problem := _problem(name, found, files, target, dtype))]
+    problems = [problem for name in found_names if (problem := _problem(name, found, files, target, dtype))]
     nested = _common_prefix(missing, files) if strict else ""
     if strict:
         others = [name for name in unexpected if name not in expected]

@@ -65,7 +65,8 @@ class Load(NamedTuple):
                     converted[name] = torch.empty(tensor.shape, dtype=dtype, device=place_of(name))
             made = {tensor.device for tensor in (*converted.values(), *filled.values())}
             check_tools(self.policy, {*new.values(), *made}, files)
-            partial = PartialLoad(target.noun, [name for name, one in found.tensors.items() if not one.is_meta])
+            visible = [name for name, one in found.tensors.items() if not one.is_meta and name not in plan.aliases]
+            partial = PartialLoad(target.noun, visible)
             arguments = {name: getattr(self, name) for name in ("function", "strict", "atomic", "dtype", "verify")}
             compare_loads(ranks, arguments, files, new, {**converted, **filled}, plan.overlapping)
             loaded, damaged = read_new_together(ranks, new, files, self.policy, skip_damaged)

@@ -133,3 +133,19 @@ def test_empty_tensors_have_no_memory_and_keep_their_dtypes(tmp_path: Path) -> N
             assert {one.untyped_storage().data_ptr() for one in loaded} == {0}
             with pytest.raises(RuntimeError, match="not resizable"):
                 loaded[0].resize_(3)
+
+
+@pytest.mark.parametrize("tool", [*TOOLS, "mmap"])
+def test_the_widest_numbers_are_aligned_in_memory(tmp_path: Path, tool: str) -> None:
+    config = pytest.importorskip("torch.utils.serialization.config", reason="torch 2.6 aligns to 64 always")
+    path, before = tmp_path / "a.pt", config.save.storage_alignment
+    config.save.storage_alignment = 8
+    try:
+        torch.save({"first": torch.ones(8, dtype=torch.uint8), "wide": torch.ones(1, dtype=torch.complex128)}, path)
+    finally:
+        config.save.storage_alignment = before
+    arguments: dict[str, Any] = {"mmap": True} if tool == "mmap" else {"policy": tool}
+    assert fastio.load(path, **arguments)["wide"].data_ptr() % 16 == 0
+    with fastio.safe_open(path) as file:
+        assert file.get_tensor("wide").data_ptr() % 16 == 0
+        assert file.get_tensors()["wide"].data_ptr() % 16 == 0

@@ -549,3 +549,33 @@ def test_bad_arguments(saved: Path) -> None:
         fastio.load_model(Model(), saved, device="foo")
     with pytest.raises(FileNotFoundError):
         fastio.load_model(Model(), saved.parent / "missing")
+
+
+@pytest.mark.parametrize("damaged", ["a.weight", "b.weight"])
+def test_the_names_of_a_tied_tensor_are_told_once(tmp_path: Path, damaged: str) -> None:
+    def made() -> nn.Module:
+        model = nn.ModuleDict({name: nn.Linear(4, 4, bias=False) for name in "abc"})
+        model["c"].weight = model["a"].weight
+        return model
+
+    path = tmp_path / "a.safetensors"
+    expected = made()
+    fastio.save_model(expected, path)
+    content = bytearray(path.read_bytes())
+    content[content.index(expected.state_dict()[damaged].numpy().tobytes())] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(fastio.ChecksumError) as failed:
+        fastio.load_model(made(), path)
+    loaded = "a.weight" if damaged == "b.weight" else "b.weight"
+    assert f"(loaded: '{loaded}'; damaged, or read in part: '{damaged}')" in str(failed.value)
+
+
+@pytest.mark.parametrize("sizes", [(16, 9), (9, 16)])
+def test_each_name_of_a_tied_tensor_must_fit(tmp_path: Path, sizes: tuple[int, int]) -> None:
+    model = nn.ModuleDict({name: nn.Linear(4, 4, bias=False) for name in "ac"})
+    model["c"].weight = model["a"].weight
+    state = {f"{name}.weight": torch.ones(size) for name, size in zip("ac", sizes, strict=True)}
+    state = {name: tensor.view(4, 4) if len(tensor) == 16 else tensor for name, tensor in state.items()}
+    fastio.save_file(state, tmp_path / "a")
+    with pytest.raises(fastio.ModelMismatchError, match="shape"):
+        fastio.load_model(model, tmp_path / "a", strict=False)

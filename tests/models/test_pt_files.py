@@ -198,3 +198,47 @@ def test_inspect_lists_shards(tmp_path: Path) -> None:
         assert found["checksummed"]
     torch.save(Runs(), next(tmp_path.glob("*.bin")))
     assert CliRunner().invoke(cli, ["inspect", str(tmp_path)]).exit_code == 2
+
+
+@pytest.mark.parametrize("kind", ["meta", "nested", "freed"])
+def test_tensors_without_data_in_the_file_are_refused(tmp_path: Path, kind: str) -> None:
+    path, freed = tmp_path / "a.pt", torch.ones(4)
+    freed.untyped_storage().resize_(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nested tensors are a prototype of torch's
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    torch.save({"odd": {"meta": torch.empty(3, device="meta"), "nested": nested, "freed": freed}[kind]}, path)
+    target = {"odd": torch.ones(3)}
+    calls = {
+        "safe_open": lambda: fastio.safe_open(path),
+        "convert": lambda: fastio.convert(path, tmp_path / "b.safetensors"),
+        "load_into": lambda: fastio.load_into(target, path),
+    }
+    for call in calls.values():
+        with pytest.raises(fastio.CorruptFileError if kind == "freed" else fastio.FormatError, match=r"a\.pt"):
+            call()
+    assert torch.equal(target["odd"], torch.ones(3))
+    assert [each.name for each in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_a_senseless_pickle_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save({"weight": torch.ones(3), "bias": torch.ones(2)}, path)
+    finally:
+        torch.serialization.set_crc32_options(True)
+    content = path.read_bytes()
+    begin = content.index(b"\x80\x02")
+    errors = []
+    for at in range(begin, begin + 250):
+        changed = bytearray(content)
+        changed[at] ^= 0x13
+        path.write_bytes(changed)
+        for call in (lambda: fastio.safe_open(path).close(), lambda: fastio.convert(path, path, force=True)):
+            try:
+                call()
+            except (fastio.FastIOError, pickle.UnpicklingError) as error:
+                errors.append(error)
+    assert len(errors) > 50
+    assert all("a.pt" in str(error) for error in errors)

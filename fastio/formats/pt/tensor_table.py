@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastio.errors import FormatError, quoted, shortened
+from fastio.errors import CorruptFileError, FastIOError, FormatError, quoted, shortened
 from fastio.formats import dense_tensors
 from fastio.formats.named_tensors import named_tensors
 from fastio.formats.pt import stored_tensors
@@ -60,7 +60,7 @@ def unpickled(path: str, fd: int, size: int, will_compare: bool = False) -> Unpi
     the offsets are those that follow from the directory, if two headers have them: those of thousands are not read.
 
     CorruptFileError if the file contradicts itself or its pickle is damaged, FormatError for an archive that torch must
-    read and for sparse tensors, UnpicklingError for what is not allowed.
+    read and for tensors that are not dense, UnpicklingError for what is not allowed.
     """
     try:
         archive = open_archive(path, fd, size, read_local_headers=not will_compare)
@@ -85,6 +85,13 @@ def unpickled(path: str, fd: int, size: int, will_compare: bool = False) -> Unpi
             f"{path}: it holds what weights_only=True refuses: {error}; if you trust the file, load it with "
             "fastio.load(path, weights_only=False), and save its tensors alone"
         ) from None
+    except (FastIOError, OSError, MemoryError):
+        raise
+    except Exception as error:  # what an unpickler raises for opcodes without sense, and torch for its arguments
+        said = f"{type(error).__name__}: {shortened(error)}"
+        raise CorruptFileError(
+            path, PICKLE, f"cannot be unpickled ({said}): the file was damaged or altered; restore it from a copy"
+        ) from error
 
 
 def _ends(archive: Archive) -> list[Record]:
@@ -115,16 +122,19 @@ def _unpickled(archive: Archive, pickled: bytes) -> tuple[Any, Placeholders]:
 
 
 def _entry(path: str, name: str, tensor: torch.Tensor, storages: Placeholders, checksummed: bool) -> Entry:
-    dtype, shape = tensor.dtype, list(tensor.shape)
     is_dense = type(tensor) in _PLAIN and tensor.layout == torch.strided and not tensor.is_nested
     if not is_dense or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
         raise FormatError(
             f"{path}: {quoted(name)} is no dense tensor, but sparse, quantized, a conjugate view or of another class; "
             "load the file with fastio.load"
         )
-    record = storages.record_of(tensor.untyped_storage())
-    if record is None or tensor.numel() == 0:
+    dtype, shape = tensor.dtype, list(tensor.shape)
+    if tensor.numel() == 0:
         return Entry(dtype, shape, 0, 0, name_of(dtype), shape)
+    record = storages.record_of(tensor.untyped_storage())
+    if record is None:
+        why = "has a shape, but no data (it is on the meta device)" if tensor.is_meta else "has no record of its own"
+        raise FormatError(f"{path}: {quoted(name)} {why}; load the file with fastio.load")
     begin, end = dense_tensors.span(tensor)
     crc = record.crc if checksummed and (begin, end) == (0, record.nbytes) else None
     stride = None if tensor.is_contiguous() else list(tensor.stride())
