@@ -90,10 +90,14 @@ def table(found: list[HostTime]) -> ResultTable:
             row += [one.beyond_us / other.beyond_us, one.cpu_beyond_us / other.cpu_beyond_us] if other else [None, None]
         rows.append(row + [None] * (8 - len(row)))
     columns = (
-        *("device", "way", "forward us*", "backward us*", "beyond plain us*", "its CPU us*"),
-        *(f"x {SIMPLEST}*", "x its CPU*"),
+        *("device", "way", "forward us*", "backward us*", "beyond plain us*", "CPU beyond plain us*"),
+        *(f"x {SIMPLEST}*", f"x {SIMPLEST}, CPU*"),
     )
-    note = "Until forward and backward return, for each saved tensor: of 8 KiB on the CPU, else of 64 KiB."
+    note = (
+        "Until forward and backward return, for each saved tensor: of 8 KiB on the CPU, else of 64 KiB. "
+        "Beyond plain: both together, less plain training's. CPU: the processor's time of the threads that run them. "
+        f"x: how many times that of {SIMPLEST}, which is for devices alone."
+    )
     return ResultTable("host-time", "The host's time for each saved tensor", columns, rows, note=note)
 
 

@@ -11,7 +11,7 @@ import torch
 import fastio
 import simulated
 from fastio.errors import RefusedError
-from fastio.offload.stores.host_copies import CpuCopies
+from fastio.offload.stores.host_copies import CpuCopies, StreamCopies
 from fastio.offload.stores.tiers import ActivationLostError
 
 LAYERS, NBYTES = 8, 64 << 10
@@ -138,4 +138,47 @@ def test_memory_of_released_graphs_is_used_again(tmp_path: Path) -> None:
         assert offload.saved_tensors_alive == 0
         assert torch.equal(gradient(x, offload), plain)
         assert "disk" not in offload.counts.traffic or not offload.counts.traffic["disk"].writes, turn
+    offload.close()
+
+
+@pytest.mark.simulated
+def test_conjugate_and_negative_views_on_a_device(tmp_path: Path) -> None:
+    def total(x: torch.Tensor) -> torch.Tensor:
+        return (x * x.conj()).abs().sum() + (x.real * torch._neg_view(x.imag)).sum()
+
+    x = torch.randn(64, 64, dtype=torch.complex64).to("simulated").requires_grad_()
+    total(x).backward()
+    assert x.grad is not None
+    plain = x.grad.cpu()
+    offload = made(tmp_path)
+    for _ in range(30):  # a stream that is recorded wrongly corrupts the heap
+        x.grad = None
+        with offload:
+            y = total(x)
+        y.backward()
+        assert torch.equal(x.grad.cpu(), plain)
+    assert offload.counts.reads > 0
+    offload.close()
+
+
+@pytest.mark.simulated
+def test_an_interrupt_behind_a_copy_out_frees_nothing_under_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated.configure_execution("always")
+    x = torch.randn(NBYTES // 4).to("simulated").requires_grad_()
+    plain = gradient(x).cpu()
+    offload = made(tmp_path)
+    copy = StreamCopies._copy
+
+    def interrupted(*given: Any) -> None:
+        copy(*given)
+        raise KeyboardInterrupt
+
+    stream = torch.simulated.current_stream()
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamCopies, "_copy", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            gradient(x, offload)
+    torch.zeros(NBYTES, device="simulated").add_(1)  # may get the memory that the copy reads
+    assert torch.simulated.current_stream() == stream
+    assert torch.equal(gradient(x, offload).cpu(), plain)
     offload.close()

@@ -8,6 +8,7 @@ import time
 import torch
 
 from fastio import devices
+from fastio.memory.raw_memory import storage_bytes
 from fastio.offload.autograd.compute_times import ComputeTimes, NoTimes
 from fastio.offload.autograd.operators import Operator
 from fastio.offload.autograd.saved_tensor import SavedTensor
@@ -65,7 +66,7 @@ class ForwardPass:
             self._device = device
             accelerator = devices.of(device)
             stream = accelerator.current_stream(device)
-            tensor.record_stream(stream)  # its memory is freed before the graph is
+            storage_bytes(storage).record_stream(stream)  # its memory is freed before the graph is
         if self._run.waited:
             self._synchronize_if_timed()
         nbytes = storage.nbytes()

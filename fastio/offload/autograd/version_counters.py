@@ -33,6 +33,10 @@ def counter_of(tensor: torch.Tensor) -> int:
 def witness_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return an empty tensor that shares the counter: it shows the version and keeps the counter's address in use."""
     witness = tensor.detach()
+    if witness.is_conj():  # not all devices allow that a conjugate or negative view gets other memory
+        witness = witness.conj()
+    if witness.is_neg():
+        witness = torch._neg_view(witness)
     witness.data = empty_on(tensor.device)  # of the same device: not all devices allow another one here
     return witness
 

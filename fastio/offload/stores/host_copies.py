@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from typing import Any
 
 import torch
 
@@ -47,7 +46,6 @@ class StreamCopies(CpuCopies):
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
-        self._module: Any = accelerator.module
         self._streams: dict[tuple[torch.device, bool], Stream] = {}
         self._copies = 0  # out, that were issued
         self._waited: dict[torch.device, int] = {}  # the latest copy out that the stream of the copies back follows
@@ -110,16 +108,6 @@ class StreamCopies(CpuCopies):
         return stream
 
     def _copy(self, destination: torch.Tensor, source: torch.Tensor, stream: Stream) -> Event:
-        module = self._module
-        device = stream.device
-        if module.current_device() != device.index:
-            with self._accelerator.under(stream):
-                destination.copy_(source, non_blocking=True)
-        else:  # as `under`, without its lookups
-            before = module.current_stream(device)
-            module.set_stream(stream)
-            try:
-                destination.copy_(source, non_blocking=True)
-            finally:
-                module.set_stream(before)
+        with self._accelerator.under(stream):
+            destination.copy_(source, non_blocking=True)
         return stream.record_event()

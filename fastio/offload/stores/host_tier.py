@@ -61,6 +61,10 @@ class HostTier(Tier):
             self._free(saved)
             self._refuse(saved, error)
             return True
+        except BaseException:  # an interrupt may come after the copy was issued
+            self._copies.synchronize()
+            self._free(saved)
+            raise
         self._record("write", saved, began, began, time.perf_counter())
         self._loaded.add(saved)
         return True
