@@ -311,10 +311,15 @@ class Tuner:
         self._expected.clear()
 
     def _restore(self, tool: str, record: ToolRecord, bucket: int, cell: Samples) -> None:
-        """Learn the stored times of a cell."""
+        """Learn the stored times of a cell.
+
+        A first call takes longer than later ones, if anything. Where first calls were faster, the later ones of other
+        processes were taken in a busy spell.
+        """
         for values, noise, first in ((cell.values, record.detector.noise, False), (cell.firsts, FIRST_NOISE, True)):
             if values:
-                seen = self._model.predict(tool, bucket, median(values) - SHAPES[bucket], first)
+                least = min(median(values), median(cell.firsts or values))
+                seen = self._model.predict(tool, bucket, least - SHAPES[bucket], first)
                 self._model.update(seen, noise**2 / len(values), stalls=False)
                 for value in values if not self.rule.prior.lists(tool) else ():
                     self._exploration.count(math.exp(min(value, 100.0)))

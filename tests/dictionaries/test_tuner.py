@@ -548,3 +548,14 @@ def test_without_noise_the_fastest_tool_wins(times: dict[str, float], nbytes: in
     calls = replay(machine, [nbytes] * 120, noise=0.0, outliers=0.0, seed=seed)
     # Equal are 8 %, and 12 % for huge transfers; what may gain less than 10 % is not tried.
     assert share_best([call for call in calls[60:] if not call.exploring], tie=math.exp(0.15)) == 1.0
+
+
+def test_stored_times_of_a_busy_spell_give_way_to_faster_first_calls() -> None:
+    nbytes, tuner = 140 << 20, Tuner()
+    for _ in range(5):
+        tuner.observe(nbytes, "two threads", 0.025)  # the other processor was busy
+        tuner.observe(nbytes, "one thread", 0.017)
+    for _ in range(5):  # processes later
+        tuner.observe(nbytes, "two threads", 0.015, first=True)
+    tuner.adopt(NOTHING)  # learns the stored times as a new process does
+    assert tuner.choose(nbytes, ["one thread", "two threads"]).tool == "two threads"
