@@ -8,6 +8,7 @@ import pickle
 import random
 import struct
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -163,8 +164,7 @@ def test_native_unpickler_agrees_with_torch_on_mutated_pickles() -> None:
             if found is None:
                 assert turn, "the seed itself"
                 continue
-            torchs = _weights_only_unpickler.Unpickler(io.BytesIO(pickled), encoding="utf-8")
-            torchs.persistent_load = load
+            torchs = torchs_unpickler(pickled, load)
             understood += 1
             if isinstance(found, Exception):
                 with pytest.raises(type(found)):
@@ -172,6 +172,13 @@ def test_native_unpickler_agrees_with_torch_on_mutated_pickles() -> None:
                 continue
             assert described(found[0]) == described(torchs.load())
     assert understood > 200
+
+
+def torchs_unpickler(pickled: bytes, load: Callable[[Any], Any]) -> Any:
+    """Torch's unpickler of a pickle, with ``load`` for its storages."""
+    made = _weights_only_unpickler.Unpickler(io.BytesIO(pickled), encoding="utf-8")
+    made.persistent_load = load
+    return made
 
 
 def placed(value: Any, places: dict[int, int], within: tuple[int, ...] = ()) -> Any:
@@ -221,8 +228,7 @@ def test_tensors_of_mutated_pickles_lie_where_torch_makes_them(tmp_path: Path) -
             if found is None:
                 assert turn, "the seed itself"
                 continue
-            torchs = _weights_only_unpickler.Unpickler(io.BytesIO(pickled), encoding="utf-8")
-            torchs.persistent_load = load
+            torchs = torchs_unpickler(pickled, load)
             understood += 1
             assert placed(found[0], places) == placed(torchs.load(), places)
     assert understood > 50

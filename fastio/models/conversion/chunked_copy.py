@@ -21,7 +21,7 @@ from fastio.memory.contiguous_chunks import packed
 from fastio.memory.raw_memory import view
 from fastio.models.conversion.new_file import NewFile, Piece
 from fastio.models.conversion.source_tensors import SourceFile
-from fastio.results import SaveResult
+from fastio.results import SaveResult, Transfer
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.sizes import format_size
 from fastio.transports.transport import SAVE, Extent, WriteRequest
@@ -49,7 +49,7 @@ class _Writing:
             durable=True,
         )
         self._tools: tuple[str, ...] = ()
-        self._last: Any = None
+        self._last: Transfer | None = None
         self._notes: dict[str, None] = {}
         self.new = stack.enter_context(AtomicFile(file.path))
         try:
