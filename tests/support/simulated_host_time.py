@@ -15,16 +15,13 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "accelerator"))
-
-import simulated
-import simulated_accelerator
+from fastio.devices import simulated
 from fastio_bench.offload import host_time
 from fastio_bench.report import terminal
 
 
 def main(rounds: int) -> None:
-    simulated_accelerator.use()
+    simulated.use()
     simulated.configure_execution("never", check_order=False, poison=False)
     with tempfile.TemporaryDirectory() as folder:
         found = [
