@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from fastio_bench.contend import contention, tables
 from fastio_bench.harness import room
 from fastio_bench.harness.command_run import CommandRun, common, forecast
 from fastio_bench.harness.rounds import Failure, describe
+from fastio_bench.machine import core_halves
 from fastio_bench.machine.bandwidth_loads import BandwidthLoadError, BandwidthLoads, Traffic
 from fastio_bench.offload import training_room
 from fastio_bench.papers import figures
@@ -49,8 +50,10 @@ def contend(command: CommandRun, rounds: int | None) -> None:
             tell("memory bandwidth", 0)
             try:
                 with BandwidthLoads() as loads:
-                    command.report.notes.append(_bound(loads))
                     bandwidth = loads.limit()
+                own, others = core_halves.halves()
+                with BandwidthLoads(others) as loads, core_halves.bound(own):
+                    command.report.notes.append(_bound(loads, own))
                     plan = contention.Contention(
                         folder, rounds, workload, size, loads, bandwidth, tell=tell, calls=calls
                     )
@@ -71,19 +74,21 @@ def contend(command: CommandRun, rounds: int | None) -> None:
     command.run(work, show)
 
 
-def _bound(loads: BandwidthLoads) -> str:
+def _bound(loads: BandwidthLoads, own: Sequence[int]) -> str:
     """The note on the cores."""
     return (
-        f"the other processes: {len(loads.cores)}, each bound to a core of its own, so that all cores are loaded alike "
-        f"in every round; each copies {loads.nbytes / 2**20:.0f} MiB again and again, which no cache holds. What is "
-        "measured is bound to no core, and may use all of them."
+        f"the other processes: {len(loads.cores)}, each bound to a core; each copies {loads.nbytes / 2**20:.0f} MiB "
+        f"again and again, which no cache holds. What is measured is bound to {len(own)} others, without load too, "
+        "so that the two compete for memory and not for processor time. All they can: as many processes as cores."
     )
 
 
 def _remark() -> str:
     """The note on each table."""
-    cores = len(os.sched_getaffinity(0))
-    return f"The other processes run on the same {cores} cores: both sides also lose processor time to each other."
+    own, others = core_halves.halves()
+    if own == others:
+        return "The other process runs on the same core: both sides also lose processor time to each other."
+    return f"What is measured runs on {len(own)} of the cores, the other processes on the other {len(others)}."
 
 
 def _document(call: contention.Call) -> dict[str, Any]:
