@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
-from fastio_bench.contend import contention, tables
+from fastio_bench.contend import contention, modelled, tables
 from fastio_bench.harness import room
 from fastio_bench.harness.command_run import CommandRun, common, forecast
 from fastio_bench.harness.rounds import Failure, describe
 from fastio_bench.machine import core_halves
 from fastio_bench.machine.bandwidth_loads import BandwidthLoadError, BandwidthLoads, Traffic
-from fastio_bench.offload import training_room
+from fastio_bench.offload import device_ways, training_room
+from fastio_bench.offload.device_ways import SIMULATED
 from fastio_bench.papers import figures
 from fastio_bench.workloads.training_models import Size
 
@@ -27,10 +28,18 @@ _FILES = 3  # of the tensor on the disk at once: one of each tool, and the one b
 
 @click.command(short_help="Files and training while others use memory bandwidth.")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 5, with --quick 3.")
+@click.option(
+    "--device",
+    type=click.Choice((SIMULATED,)),
+    help="Instead: training on a simulated device whose host has what the others leave.",
+)
 @common
-def contend(command: CommandRun, rounds: int | None) -> None:
+def contend(command: CommandRun, rounds: int | None, device: str | None) -> None:
     """Saves, loads and training while other processes take 50, 70 and 90 % of memory bandwidth, and what those lose."""
     rounds = rounds or (3 if command.quick else 5)
+    if device:
+        _modelled(command, rounds, device)
+        return
     workload, cut = room.one_size(QUICK_BATCH if command.quick else BATCH, command.parent, _FILES)
     files = (_FILES - 1) * workload.nbytes  # they stay while training has its own
     size, smaller = training_room.fitting(QUICK_SIZE if command.quick else SIZE, command.parent, beside=files)
@@ -70,6 +79,29 @@ def contend(command: CommandRun, rounds: int | None) -> None:
             *figures.of(tables.FIGURE_12, tables.FIGURE_13, tables.TABLE_4),
         ]
         return [f"{failure.work}, {failure.tool}: {failure.reason}" for failure in command.report.failures]
+
+    command.run(work, show)
+
+
+def _modelled(command: CommandRun, rounds: int, kind: str) -> None:
+    device = device_ways.ready(kind)
+    command.report.mode = kind
+    command.report.settings |= {"rounds": rounds, "device": kind, "training": asdict(modelled.SIZE)}
+    found: list[modelled.Left] = []
+    trained: list[modelled.Modelled] = []
+
+    def work(folder: Path) -> None:
+        with BandwidthLoads() as loads:
+            bandwidth = loads.limit()
+        own, others = core_halves.halves()
+        with BandwidthLoads(others) as loads, core_halves.bound(own):
+            command.report.notes.append(_bound(loads, own))
+            found.extend(modelled.left(loads, bandwidth, contention.LEVELS, rounds))
+        trained.extend(modelled.train(device, folder, found))
+
+    def show() -> list[Any]:
+        command.report.tables += modelled.tables(found, trained, tables.FIGURE_12, _remark()) if trained else []
+        return []
 
     command.run(work, show)
 

@@ -137,13 +137,14 @@ def offload(
         _accuracy(command, settings)
         return
     known = ARCHITECTURES[model]
-    batches = tuple(dict.fromkeys(batches)) or (min(_QUICK_BATCH, known.batch) if command.quick else known.batch,)
-    depth = sizes["depth"] or (min(_QUICK_DEPTH, known.depth) if command.quick else known.depth)
+    small = command.quick or device == device_ways.SIMULATED  # whose times are modelled, whatever the size
+    batches = tuple(dict.fromkeys(batches)) or (min(_QUICK_BATCH, known.batch) if small else known.batch,)
+    depth = sizes["depth"] or (min(_QUICK_DEPTH, known.depth) if small else known.depth)
     width, steps = sizes["width"] or known.width, sizes["steps"] or (2 if command.quick else 5)
     if on_device:
         command.report.mode = f"{model}-{device}"
         size = Size(model, batches[0], depth, width)
-        _on_device(command, str(device), size, sizes["rounds"] or (2 if command.quick else 5), policies, codecs, shared)
+        _on_device(command, str(device), size, sizes["rounds"] or (2 if command.quick else 3), policies, codecs, shared)
         return
     if memory_limit is not None:
         command.report.mode = f"memory-limit-{model}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -24,7 +24,9 @@ from fastio_bench.workloads.training_models import Size, make
 
 SHARES = {"transfers hide": 1 / 3, "transfers take twice the compute": 2.0}
 """Of the simulated device: the time of all copies, out and back, over that of a plain step, by name."""
-_COMPUTE_BANDWIDTH = 1e9  # of the simulated device, bytes/s: 10 us, the time of a call, are little beside its kernels
+CALL_SECONDS = 10e-6
+"""Of the simulated device: the modelled time of a call of the host, and the latency of a copy."""
+_COMPUTE_BANDWIDTH = 1e9  # of the simulated device, bytes/s: a call takes little beside its kernels
 _WARM_UP = 4  # steps: one or more are profiled, one is planned
 _LEAST_NBYTES = 4096  # of a tensor that fastio moves
 
@@ -113,17 +115,34 @@ def measure(
     if device.type != SIMULATED:
         yield from _rounds(trainer, folder, "", rounds, ways)
         return
+    with modelled_time(trainer) as model:
+        for setting, share in SHARES.items():
+            model(2 * saved / share)
+            yield from _rounds(trainer, folder, setting, rounds, ways)
+
+
+@contextmanager
+def modelled_time(trainer: Trainer) -> Iterator[Callable[..., None]]:
+    """The simulated device's modelled time, and a function that sets how fast its copies are.
+
+    It is called with the bytes that its copies move in the time of a plain step, and with ``call_seconds``, the time
+    of a call of the host, if that is not 10 us.
+    """
     from fastio.devices import simulated
 
+    index = trainer.device.index
     simulated.configure_execution("never", check_order=False, poison=False)
-    simulated.configure(device.index, compute_bandwidth=_COMPUTE_BANDWIDTH, latency=10e-6)
-    simulated.configure_time(True)
+    simulated.configure(index, compute_bandwidth=_COMPUTE_BANDWIDTH, latency=CALL_SECONDS)
+    simulated.configure_time(True, call_seconds=CALL_SECONDS)
     try:
         trainer.step(nullcontext)
         plain_s, *_ = trainer.step(nullcontext)
-        for setting, share in SHARES.items():
-            simulated.configure(device.index, copy_bandwidth=2 * saved / (share * plain_s))
-            yield from _rounds(trainer, folder, setting, rounds, ways)
+
+        def model(bytes_a_step: float, call_seconds: float = CALL_SECONDS) -> None:
+            simulated.configure(index, copy_bandwidth=bytes_a_step / plain_s)
+            simulated.configure_time(True, call_seconds=call_seconds)
+
+        yield model
     finally:
         simulated.reset()
 
