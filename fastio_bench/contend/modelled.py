@@ -25,15 +25,20 @@ THROUGH, PAST = "through the host", "past the host"
 SIZE = Size("transformer", 8, 4, 256)
 _CALLS = 2000
 _COPIES = 4
+_ALONE = 0.25  # seconds for which the load processes are measured alone
 _WARM_UP = 4  # steps
 _OFFLOAD = {"policy": "all", "codec": "none"}
 
 
 @dataclass(frozen=True)
 class Left:
-    """What a load that takes the share ``level`` of the memory's bandwidth leaves to the host, 1 = undisturbed."""
+    """What a load that is to take the share ``level`` of the memory's bandwidth leaves to the host, 1 = undisturbed.
+
+    ``reached``: the share that it takes alone.
+    """
 
     level: float
+    reached: float
     copy: float
     call: float
 
@@ -55,10 +60,11 @@ def left(loads: BandwidthLoads, bandwidth: float, levels: Sequence[float], round
     small = torch.ones(16)
     copies: dict[float, list[float]] = {level: [] for level in levels}
     calls: dict[float, list[float]] = {level: [] for level in levels}
+    reached: dict[float, list[float]] = {level: [] for level in levels}
     for _ in range(rounds):
         for level in levels:
             loads.pace(level * bandwidth)
-            loads.watched(0.05)
+            reached[level].append(loads.watched(_ALONE).bandwidth / bandwidth)
             began = time.perf_counter()
             for _ in range(_COPIES):
                 target.copy_(source)
@@ -69,7 +75,12 @@ def left(loads: BandwidthLoads, bandwidth: float, levels: Sequence[float], round
             copies[level].append(copied - began)
     loads.pace(0)
     return [
-        Left(level, median(copies[0.0]) / median(copies[level]), median(calls[0.0]) / median(calls[level]))
+        Left(
+            level,
+            median(reached[level]),
+            median(copies[0.0]) / median(copies[level]),
+            median(calls[0.0]) / median(calls[level]),
+        )
         for level in levels
     ]
 
@@ -99,8 +110,9 @@ def tables(found: Sequence[Left], trained: Sequence[Modelled], source: str, rema
     levels = [one for one in found if one.level]
     columns = ("what", *(f"at {one.level:.0%}*" for one in levels))
     host: list[list[Cell]] = [
-        ["a copy in host memory", *(one.copy for one in levels)],
-        ["a call of the host", *(one.call for one in levels)],
+        ["the bandwidth that they reach alone, of all they can", *(one.reached for one in levels)],
+        ["the speed of a copy in host memory, 1 = undisturbed", *(one.copy for one in levels)],
+        ["the speed of a call of the host, 1 = undisturbed", *(one.call for one in levels)],
     ]
     kept = {(one.setting, one.way, one.level): one.kept for one in trained}
     rows: list[list[Cell]] = [
@@ -113,7 +125,11 @@ def tables(found: Sequence[Left], trained: Sequence[Modelled], source: str, rema
     )
     return [
         ResultTable(
-            "host-left", "What the other processes leave to the host, 1 = undisturbed", columns, host, note=remark
+            "host-left",
+            "What the other processes take, and leave to the host, 1 = undisturbed",
+            columns,
+            host,
+            note=remark,
         ),
         ResultTable(
             "training-modelled",
