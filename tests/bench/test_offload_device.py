@@ -36,7 +36,7 @@ def test_every_way_trains_in_modelled_time_beside_plain(tmp_path: Path) -> None:
         for one in others:
             assert one["seconds"] >= max(plain["seconds"], one["copies_s"]) / 1.0001
             assert one["moved_bytes"] > 0
-            assert one["peak_bytes"] < plain["peak_bytes"]
+            assert one["peak_bytes"] <= plain["peak_bytes"]
         assert others[0]["copies_s"] <= 1.2 * share * plain["seconds"] + 0.01  # the latency of each copy is extra
 
 
