@@ -131,7 +131,6 @@ def modelled_time(trainer: Trainer) -> Iterator[Callable[..., None]]:
     from fastio.devices import simulated
 
     index = trainer.device.index
-    simulated.configure_execution("never", check_order=False, poison=False)
     simulated.configure(index, compute_bandwidth=_COMPUTE_BANDWIDTH, latency=CALL_SECONDS)
     simulated.configure_time(True, call_seconds=CALL_SECONDS)
     try:

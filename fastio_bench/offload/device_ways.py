@@ -23,7 +23,10 @@ Around = Callable[[], AbstractContextManager[Any]]
 
 
 def ready(kind: str) -> torch.device:
-    """The first device of that kind, ready for use. Raises click.UsageError, with the cure, where there is none."""
+    """The first device of that kind, ready for use. Raises click.UsageError, with the cure, where there is none.
+
+    The simulated one begins its work at once and checks nothing, so that times are those of the host and the model.
+    """
     if kind == SIMULATED:
         from fastio.devices import simulated  # not built for those who measure something else
 
@@ -31,6 +34,7 @@ def ready(kind: str) -> torch.device:
             simulated.use()
         except fastio.ToolUnavailableError as error:
             raise click.UsageError(f"--device {kind}: {error.reason}; {error.cure}") from error
+        simulated.configure_execution("never", check_order=False, poison=False)
     accelerator = devices.of(kind)
     if not accelerator.is_available():
         raise click.UsageError(f"--device {kind}: {'; '.join(accelerator.why_unavailable())}")

@@ -7,6 +7,7 @@ import ctypes
 
 import torch
 
+from fastio._native import streaming_copy
 from fastio.devices import Accelerator, Event, Stream, copy_errors, refused_copy
 from fastio.errors import FastIOError
 from fastio.memory.raw_memory import host_bytes
@@ -22,7 +23,7 @@ class CpuCopies:
 
     def out(self, saved: SavedTensor, host: int) -> Event | None:
         """Begin to copy a saved tensor's bytes to host memory; return what follows the copy, None if it has ended."""
-        ctypes.memmove(host, saved.address, saved.stored_nbytes)
+        streaming_copy(host, saved.address, saved.stored_nbytes)  # it is read in backward, not next
         return None
 
     def back(self, saved: SavedTensor, buffer: Buffer, host: int) -> Event | None:
