@@ -56,6 +56,13 @@ class Accelerator(abc.ABC):
         """
         raise ToolUnavailableError("pinned", f"fastio has no native copies for {self.kind} devices")
 
+    def open_window(self, address: int, nbytes: int) -> Any:
+        """Device memory at an address (``address``) through which a disk reaches it, until ``close``.
+
+        RefusedError if there is none.
+        """
+        raise RefusedError(f"fastio maps no memory of {self.kind} devices for a disk")
+
     def crc32_of_ranges(self, ranges: Sequence[tuple[int, int]], device: torch.device) -> list[int]:
         """The CRC-32 of each range of a device's memory, (address, bytes), computed there, as ``zlib.crc32`` would.
 

@@ -12,6 +12,7 @@ from fastio.offload.simulation.timeline import Timeline
 
 if TYPE_CHECKING:
     from fastio.offload.planning.planner import Planner
+    from fastio.offload.stores.peer_slab import Route
 
 _REMEMBERED = 20_000  # events: a few steps of a large model
 _ITERATIONS = 64
@@ -78,6 +79,7 @@ class Counts:
     spared_bytes: int = 0  # bytes saved by encoding
     refused: int = 0  # writes that failed
     passed_through: int = 0  # saved tensors that are not offloaded: parameters, small ones, other layouts and devices
+    routes: dict[str, Route] = field(default_factory=dict)  # to the store, by device
     stalled_write_s: float = 0.0
     stalled_read_s: float = 0.0
     events: deque[EventFields] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
@@ -129,6 +131,11 @@ class Report:
         return self.counts.traffic
 
     @property
+    def routes(self) -> dict[str, Route]:
+        """How the tensors of each accelerator reach the store, and why not by a better way."""
+        return self.counts.routes
+
+    @property
     def predicted_s(self) -> float | None:
         """The simulated seconds of the latest iteration."""
         return None if self.predicted is None else self.predicted.iteration_s
@@ -166,6 +173,7 @@ class Report:
             f"{tier}: written {_size(one.written_bytes)} in {one.writes}, read {_size(one.read_bytes)} in {one.reads}"
             for tier, one in self.traffic.items()
         ]
+        lines += [f"{device} to the store: {route}" for device, route in counts.routes.items()]
         lines += [
             f"{counts.handed_back} handed back from memory, {counts.cancelled} writes overtaken by backward",
             f"stalled {_ms(counts.stalled_write_s)} for writes, {_ms(counts.stalled_read_s)} for reads",
@@ -173,6 +181,8 @@ class Report:
             f"{counts.passed_through} passed through, {counts.refused} writes failed, {counts.retried} reads retried"
             + (f", {counts.moved} writes in vain, of memory that moved" if counts.moved else ""),
         ]
+        if routes := getattr(self.store, "routes", {}):
+            lines.append(f"transfers by route: {', '.join(f'{name} {count}' for name, count in routes.items())}")
         if self.store is not None:
             lines.append(
                 f"drive: {self.store.drive_writes_per_day:.2f} writes per day, "
@@ -202,7 +212,9 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
         ratios=() if profile is None else profile.ratios,
         predicted=predicted,
         actual_s=actual_s,
-        counts=dataclasses.replace(counts, events=deque(), iterations=deque(), traffic=traffic),
+        counts=dataclasses.replace(
+            counts, events=deque(), iterations=deque(), traffic=traffic, routes=dict(counts.routes)
+        ),
         events=tuple(Event._make(fields) for fields in counts.events),
         iterations=tuple(dataclasses.replace(one) for one in counts.iterations),
         store=getattr(store, "stats", None),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -30,6 +31,13 @@ class SimulatedAccelerator(Accelerator):
 
     def native_copies(self) -> int:
         return memory.native_copies()
+
+    def open_window(self, address: int, nbytes: int) -> Any:
+        try:
+            window = simulated.open_peer_window(address, nbytes)
+        except RuntimeError as error:
+            raise RefusedError(f"no window: {error}") from error
+        return SimpleNamespace(address=window, close=lambda: simulated.close_peer_window(window))
 
     def crc32_of_ranges(self, ranges: Sequence[tuple[int, int]], device: torch.device) -> list[int]:
         values = [0] * len(ranges)

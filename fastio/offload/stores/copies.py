@@ -70,11 +70,15 @@ COMPLETED = _CompletedCopy()
 
 
 class DeviceCopies:
-    """Copies between pinned host memory and an accelerator's memory, on a side stream per device and direction."""
+    """Copies between pinned host memory and an accelerator's memory, on a side stream per device and direction.
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    ``within``: the memory that is called the host's here is the device's own.
+    """
+
+    def __init__(self, accelerator: Accelerator, within: bool = False) -> None:
         self.pin_for: Accelerator | None = accelerator
         self._accelerator = accelerator
+        self._staging = accelerator.bytes_at if within else host_bytes
         self._streams: dict[tuple[torch.device, str], Stream] = {}
 
     def out(self, address: int, host: int, nbytes: int) -> Copy:
@@ -84,7 +88,7 @@ class DeviceCopies:
         with copy_errors():
             source = self._accelerator.bytes_at(address, nbytes)
             fence = self._accelerator.current_stream(source.device).record_event()
-            return self._copy(host_bytes(host, nbytes), source, self._stream(source.device, "out"), fence)
+            return self._copy(self._staging(host, nbytes), source, self._stream(source.device, "out"), fence)
 
     def target(self, address: int, nbytes: int) -> Target:
         """See :class:`Copies`."""
@@ -101,7 +105,7 @@ class DeviceCopies:
         with copy_errors():
             destination = self._accelerator.bytes_at(target.address, target.nbytes)
             stream = self._stream(destination.device, "back")
-            return self._copy(destination, host_bytes(host, target.nbytes), stream, target.fence)
+            return self._copy(destination, self._staging(host, target.nbytes), stream, target.fence)
 
     def _stream(self, device: torch.device, direction: str) -> Stream:
         stream = self._streams.get((device, direction))

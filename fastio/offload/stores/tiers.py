@@ -18,6 +18,9 @@ STORE_ERRORS = (FastIOError, OSError)  # what a store raises; anything else is a
 class Store(Protocol):
     """What a tier needs of a store. ``write`` and ``read`` return at once; memory must live until ``is_done``.
 
+    A store with a method ``finished(indices)`` is asked by it for all pending commands at once: it updates, and returns
+    those of the indices without one, also those whose command failed; it raises none of their errors.
+
     A store with a true attribute ``whole_pages`` prefers memory that begins on a page of 4096 bytes, and allows other
     data on that page to change during a transfer.
     """
