@@ -108,7 +108,7 @@ class ForwardPass:
         ordinal = len(made) - 1
         profile = self._profile
         if ordinal == 0:
-            profile = self._profile = self._planner.profile_for(made[0])
+            profile = self._profile = self._planner.profile_for(made[0], self._device)
             if profile is not None and not profile.timed:
                 self._times = ComputeTimes()
         elif profile is not None and not self._diverged:

@@ -57,6 +57,11 @@ class History:
         """Bytes/s of disk writes and reads, for the directions measured so far."""
         return self._bandwidth
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether an iteration ended, with its backward."""
+        return bool(self._runs)
+
     def add(self, run: Run) -> None:
         """Add an iteration that ended."""
         self._runs.append((run, dict(self._bandwidth)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fastio.offload.autograd.trace import DISK, HOST, LATENCY_S, Trace
+from fastio.offload.planning.fitting import Room
 from fastio.offload.planning.history import History
 from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.planning.overlap import hides
@@ -20,12 +21,17 @@ _BY_NEED = ("flashneuron", "optimal")  # without a budget, they select as if not
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user set, in bytes. ``optional_codec``: do not encode if the plain transfers hide anyway."""
+    """What the user set, in bytes. ``optional_codec``: do not encode if the plain transfers hide anyway.
+
+    ``fitted``: the budget is one that was chosen to fit the device, so a plan that cannot keep it moves all it can.
+    """
 
     policy: str | Policy
     budget: int | None
     host_budget: int
     optional_codec: bool
+    strict_paper: bool = False
+    fitted: bool = False
 
     @property
     def may_keep(self) -> bool:
@@ -49,6 +55,7 @@ class Profile:
     ``selected`` activations leave; the ``hosted`` ones of these go to host memory. ``kept`` counts those that stay
     because backward needs them before they could be out and back. ``ratios``: what the codec achieved for each
     activation. ``timed``: the compute times are known; on an accelerator, the pass after the profiled one tells them.
+    ``room``: the memory for its saved tensors.
     """
 
     trace: Trace
@@ -58,6 +65,7 @@ class Profile:
     kept: int = 0
     planned: bool = False
     timed: bool = True
+    room: Room = field(default_factory=Room)
     history: History = field(default_factory=History)
     placements: list[Placement] = field(default_factory=list)  # of its activations, decided once
     ratios: tuple[float, ...] = field(init=False)
@@ -97,7 +105,7 @@ class Profile:
         sizes = [activation.nbytes for activation in activations]
         need = 0
         if settings.budget is not None:
-            if max(sizes) > settings.budget:
+            if max(sizes) > settings.budget and not settings.fitted:
                 cure = "make the budget larger or the batch smaller"
                 raise InfeasibleBudget("the largest saved tensor", max(sizes), settings.budget, cure)
             moving = window
@@ -106,7 +114,7 @@ class Profile:
             need = sum(sizes) - max(settings.budget - moving, 0)
         elif settings.policy in _BY_NEED:
             need = sum(sizes) - sum(sizes[i] for i in kept)
-        self.schedule = plan(activations, need, trace.forward_s, settings.policy)
+        self.schedule = plan(activations, need, trace.forward_s, settings.policy, settings.strict_paper)
         self.selected = frozenset(self.schedule.selected)
         return self.schedule.status == "fits"
 

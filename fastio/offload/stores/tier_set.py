@@ -79,11 +79,15 @@ class TierSet:
         for disk in self.disks.values():
             disk.pump(needed)
 
-    def close(self) -> None:
-        """Wait for pending transfers, free the memory, and close the store if it was opened for this manager."""
+    def unload_all(self) -> None:
+        """Wait for pending transfers, and unload every tensor that is in memory and in a store."""
         for disk in self.disks.values():
             disk.drain()
         self._unload(self.loaded.nbytes)
+
+    def close(self) -> None:
+        """Wait for pending transfers, free the memory, and close the store if it was opened for this manager."""
+        self.unload_all()
         for staged in self._staged:
             staged.close()
         for host in self._hosts.values():
