@@ -157,9 +157,9 @@ class ForwardPass:
         """Record that a pass waited ``seconds`` for a transfer."""
         self._stalled_s += seconds
 
-    def record_transfer(self, op: str, nbytes: int, began_s: float, ended_s: float) -> None:
-        """Record a transfer to or from the disk that ended."""
-        self._run.channels[op].add(nbytes, began_s, ended_s)
+    def record_transfer(self, channel: str, nbytes: int, began_s: float, ended_s: float) -> None:
+        """Record a transfer that ended: see :data:`fastio.offload.planning.history.CHANNELS`."""
+        self._run.channels[channel].add(nbytes, began_s, ended_s)
 
     def finish(self) -> None:
         """End a forward pass that raised no exception."""

@@ -113,6 +113,8 @@ class Planner:
             self._look_at(self._memory)
         for profile in self._profiles.values():
             if profile is None or profile.planned or not profile.timed:
+                if profile is not None:
+                    profile.divide_again(self._settings)
                 continue
             if profile.history.bandwidth if self.policy == "all" else self.policy not in UNPLANNED:
                 profile.plan(self._settings_of(profile), self._window_of(profile))

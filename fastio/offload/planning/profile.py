@@ -12,10 +12,11 @@ from fastio.offload.planning.history import History
 from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.planning.overlap import hides
 from fastio.offload.planning.schedule import Policy, Schedule, plan
-from fastio.offload.planning.tiering import not_worth_moving, soonest
+from fastio.offload.planning.tiering import host_room, not_worth_moving, soonest
 from fastio.offload.simulation.timeline import Timeline
 
 UNPLANNED = ("all", "fastensor")  # policies that need no profile
+_CHANGED = 8  # tensors go to another tier if the room for them on the host changed by more than an eighth
 _BY_NEED = ("flashneuron", "optimal")  # without a budget, they select as if nothing could stay
 
 
@@ -69,6 +70,7 @@ class Profile:
     history: History = field(default_factory=History)
     placements: list[Placement] = field(default_factory=list)  # of its activations, decided once
     ratios: tuple[float, ...] = field(init=False)
+    _host_room: int = 0  # bytes
 
     def __post_init__(self) -> None:
         self.ratios = tuple(self.trace.ratio)
@@ -126,10 +128,28 @@ class Profile:
             [saved.nbytes for saved in trace.saved], trace.away_s(), transfer_s, trace.order(), room
         )
 
+    def divide_again(self, settings: Settings) -> None:
+        """Divide what leaves again, if the measured speeds of host memory and the disk have changed by an eighth."""
+        if settings.host_budget and self.placements:
+            room = self._room_on_host(settings)
+            if abs(room - self._host_room) > self._host_room / _CHANGED:
+                self._assign_tiers(settings)
+
+    def _room_on_host(self, settings: Settings) -> int:
+        paces = self.history.paces()
+        if paces is None:
+            return settings.host_budget
+        stored = self.trace.stored()
+        leaving = sum(stored[i] for i in self.selected)
+        room = host_room(leaving, settings.host_budget, self.trace.forward_s, *paces)
+        # One of them at least goes there, so that its speed is known.
+        return max(room, min(settings.host_budget, int(max(stored, default=0))))
+
     def _assign_tiers(self, settings: Settings) -> None:
         """Divide what leaves between host memory and the disk."""
         leaving = [i for i in self.trace.order() if i in self.selected]
-        self.hosted = soonest(self.trace.stored(), leaving, settings.host_budget)
+        self._host_room = self._room_on_host(settings)
+        self.hosted = soonest(self.trace.stored(), leaving, self._host_room)
         waits = settings.policy == "fastensor"
         selected, hosted = frozenset(self.selected), frozenset(self.hosted)
         self.placements = [

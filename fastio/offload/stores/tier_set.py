@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import itertools
+from collections.abc import Collection, Iterator
 
 from fastio import devices
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
@@ -73,6 +74,10 @@ class TierSet:
         for disk in self.disks.values():
             nbytes += disk.waiting_bytes
         return nbytes
+
+    def waiting(self) -> Iterator[SavedTensor]:
+        """The saved tensors whose write has not ended."""
+        return itertools.chain.from_iterable(disk.waiting() for disk in self.disks.values())
 
     def pump(self, needed: Collection[int] | None = None) -> None:
         """See :meth:`WriteQueue.pump`."""
