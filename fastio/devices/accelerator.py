@@ -124,6 +124,34 @@ class Accelerator(abc.ABC):
         get = getattr(self.module, "get_device_name", None)
         return self.kind if get is None else f"{self.kind} {get(device)}"
 
+    def memory_limit(self, device: torch.device) -> int | None:
+        """Bytes of a device's memory that torch can give this process: what is free, and what torch has reserved.
+
+        None if torch does not tell.
+        """
+        module = self.module
+        if not hasattr(module, "mem_get_info"):
+            return None
+        free = int(module.mem_get_info(device)[0])
+        return free + int(module.memory_reserved(device))
+
+    def memory_allocated(self, device: torch.device) -> int:
+        """Bytes in tensors on a device."""
+        return int(self.module.memory_allocated(device))
+
+    def peak_memory(self, device: torch.device) -> int:
+        """The most bytes that tensors on a device had since :meth:`reset_peak_memory`."""
+        return int(self.module.max_memory_allocated(device))
+
+    def reset_peak_memory(self, device: torch.device) -> None:
+        """Begin to measure :meth:`peak_memory` anew. It is torch's own measure, which programs may read too."""
+        self.module.reset_peak_memory_stats(device)
+
+    def out_of_memory_errors(self, device: torch.device) -> int:
+        """How often torch has raised OutOfMemoryError for a device; 0 where torch does not count."""
+        statistics = getattr(self.module, "memory_stats", None)
+        return 0 if statistics is None else int(statistics(device).get("num_ooms", 0))
+
     def synchronize(self, device: torch.device) -> None:
         """Wait for all work queued on a device, on any stream. RuntimeError if some of it failed."""
         self.module.synchronize(device)

@@ -8,6 +8,7 @@ import time
 import warnings
 import weakref
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -25,6 +26,8 @@ from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor, State
 from fastio.offload.autograd.views import View
 from fastio.offload.codecs.encoding import is_exact
 from fastio.offload.codecs.saved_tensor_encoding import pack, unpack
+from fastio.offload.device_memory import DeviceMemory
+from fastio.offload.out_of_memory import Result, StepState, is_out_of_memory, run_twice
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.schedule import Policy
 from fastio.offload.report import Counts, Report, report
@@ -67,16 +70,19 @@ class Offload:
         host_budget: int | str = 0,
         policy: str | Policy = "flashneuron",
         codec: str = "lossless",
+        strict_paper: bool = False,
         force: str | None = None,
     ) -> None:
         if model is not None and not isinstance(model, torch.nn.Module):
             raise TypeError(f"model is a {type(model).__name__}: expected a torch.nn.Module or None")
         is_exact(codec)  # raises ValueError for an unknown one
+        self._model = model
         self._codec = codec
         self.counts = Counts()
         self.failure: ActivationLostError | None = None
         host_bytes = parse_size(host_budget, "host_budget") or 0
-        self._planner = Planner(policy, parse_size(budget, "budget"), host_bytes, optional_codec=codec == "lossless")
+        limit = parse_size(budget, "budget")
+        self._planner = Planner(policy, limit, host_bytes, codec == "lossless", strict_paper, DeviceMemory())
         self._tiers = TierSet(*resolve_store(store, policy, force), host_bytes, self.counts)
         self._lock = threading.Lock()
         self._released: deque[HandleRef] = deque()  # of handles that are gone
@@ -125,6 +131,8 @@ class Offload:
     ) -> None:
         step = self._step
         self._leave()
+        if is_out_of_memory(error):
+            self._planner.tighten()
         if step is not None and kind is None:
             with self._lock:
                 for move in self._pending_moves.take():
@@ -133,6 +141,23 @@ class Offload:
                 self._tiers.pump()
             self._planner.warn_of_excess(step.trace)
         self._reap()
+
+    def step(self, closure: Callable[[], Result]) -> Result:
+        """Run a training step in the context; if memory runs out in it, run it again once, with half of the budget.
+
+        ``closure`` clears the gradients, computes the loss, calls backward and returns the loss, as for
+        :meth:`torch.optim.Optimizer.step`. Before the second run, the states of the random generators are set back, and
+        so are the buffers of ``model``. Raises the second run's error, and the first one's if no tighter plan is
+        possible.
+        """
+        tightened = self._planner.tightened
+
+        def run() -> Result:
+            with self:
+                return closure()
+
+        state = StepState(() if self._model is None else self._model.buffers())
+        return run_twice(run, state, lambda: self._planner.tightened > tightened)
 
     def _leave(self) -> None:
         self._step = None
@@ -259,7 +284,13 @@ class Offload:
             self.counts.handed_back += 1
             return found
         try:
-            tier_of(saved).bring(saved)
+            try:
+                tier_of(saved).bring(saved)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._tiers.unload_all()
+                tier_of(saved).bring(saved)
         except ActivationLostError as error:
             self.failure = ActivationLostError(str(error))  # a new error: the frames of this one hold the graph
             raise

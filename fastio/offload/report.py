@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from fastio.offload.planning.fitting import Fit
 from fastio.offload.planning.schedule import Schedule, policy_name
 from fastio.offload.simulation.timeline import Timeline
 
@@ -100,6 +101,9 @@ class Counts:
 class Report:
     """The plan and what happened. ``planned`` is None if the policy plans nothing, or has not planned yet.
 
+    ``budget``: bytes of memory for the saved tensors of the profiled pass, None if nothing limits them. ``fit`` says
+    how it was chosen, if the user gave none. ``tightened``: how often it was halved, because memory had run out.
+
     ``activations``, ``activation_bytes`` and ``forward_s`` (without waits) describe the profiled forward pass. ``kept``
     counts the activations that stay because backward needs them before they could be out and back. ``ratios`` has, for
     each activation of that pass, its bytes over its encoded bytes; 1 if it was not encoded. ``counts`` covers the time
@@ -111,6 +115,9 @@ class Report:
     """
 
     policy: str
+    budget: int | None
+    fit: Fit | None
+    tightened: int
     activations: int
     activation_bytes: int
     forward_s: float
@@ -148,6 +155,10 @@ class Report:
             f"policy {self.policy}: {self.activations} saved tensors, {_size(self.activation_bytes)}, "
             f"forward {_ms(self.forward_s)} without waiting"
         ]
+        if self.fit is not None:
+            lines.append(self._fit_line(self.fit))
+        if self.tightened and self.budget is not None:
+            lines.append(f"memory ran out {self.tightened} times: the budget is {_size(self.budget)} now")
         if self.planned is not None:
             lines.append(
                 f"planned: {len(self.planned.selected)} move, {_size(self.planned_bytes)}, "
@@ -159,6 +170,14 @@ class Report:
         if self.predicted is not None and self.actual_s is not None:
             lines.append(f"iteration: predicted {_ms(self.predicted.iteration_s)}, took {_ms(self.actual_s)}")
         return lines
+
+    @staticmethod
+    def _fit_line(fit: Fit) -> str:
+        others = f"all else takes {_size(fit.others)} at its peak" if fit.others else "all is available"
+        return (
+            f"budget {_size(fit.budget)}, to fit {fit.device}: of {_size(fit.limit)} {others}, and "
+            f"{_size(fit.reserve)} are left free"
+        )
 
     def _ratios(self) -> str:
         paying = [ratio for ratio in self.ratios if ratio > 1]
@@ -203,6 +222,9 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
     traffic = {tier: dataclasses.replace(one) for tier, one in counts.traffic.items()}
     return Report(
         policy=policy_name(planner.policy),
+        budget=planner.budget if profile is None else planner.budget_of(profile),
+        fit=None if profile is None else profile.room.fit,
+        tightened=planner.tightened,
         activations=len(saved),
         activation_bytes=sum(one.nbytes for one in saved),
         forward_s=0.0 if profile is None else profile.trace.forward_s,

@@ -172,8 +172,11 @@ def test_infeasible_budget_raises_an_error_before_forward(store: SlowStore) -> N
     trained(model, loss, offload)
     with pytest.raises(InfeasibleBudget, match="largest saved tensor"):
         offload.__enter__()
-    with pytest.raises(ValueError, match="give it a budget"):
-        Offload(store=store, policy="vdnn-dyn")
+
+
+def test_strict_paper_is_for_flashneuron_only(store: SlowStore) -> None:
+    with pytest.raises(ValueError, match="strict_paper is for policy 'flashneuron', not 'optimal'"):
+        Offload(store=store, policy="optimal", strict_paper=True)
 
 
 def test_vdnn_moves_the_inputs_of_its_kinds_of_layers(store: SlowStore) -> None:

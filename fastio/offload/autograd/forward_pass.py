@@ -108,7 +108,7 @@ class ForwardPass:
         ordinal = len(made) - 1
         profile = self._profile
         if ordinal == 0:
-            profile = self._profile = self._planner.profile_for(made[0])
+            profile = self._profile = self._planner.profile_for(made[0], self._device)
             if profile is not None and not profile.timed:
                 self._times = ComputeTimes()
         elif profile is not None and not self._diverged:
@@ -157,9 +157,9 @@ class ForwardPass:
         """Record that a pass waited ``seconds`` for a transfer."""
         self._stalled_s += seconds
 
-    def record_transfer(self, op: str, nbytes: int, began_s: float, ended_s: float) -> None:
-        """Record a transfer to or from the disk that ended."""
-        self._run.channels[op].add(nbytes, began_s, ended_s)
+    def record_transfer(self, channel: str, nbytes: int, began_s: float, ended_s: float) -> None:
+        """Record a transfer that ended: see :data:`fastio.offload.planning.history.CHANNELS`."""
+        self._run.channels[channel].add(nbytes, began_s, ended_s)
 
     def finish(self) -> None:
         """End a forward pass that raised no exception."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 from fastio.errors import FastIOError
@@ -9,9 +11,6 @@ from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.planning.planner import Planner
 from fastio.offload.stores.tier_set import TierSet, tier_of
-
-_READS_PER_USE = 2  # on an accelerator, which gets no kernels while the host begins reads
-_FARTHEST = 64  # most uses to look ahead: more would not hide more
 
 
 class ReadAhead:
@@ -92,7 +91,7 @@ class ReadAhead:
         assert order is not None, "a use sets it"
         room -= sum(saved.nbytes for saved in loaded if saved.state is State.INFLIGHT)
         needed: set[int] = set()
-        for ordinal in order.uses[order.position : order.position + _FARTHEST]:
+        for ordinal in itertools.islice(order.uses, order.position, None):
             saved = step.saved_tensors.get(ordinal)
             if saved is None or saved.index in needed or saved.state is State.FAILED:
                 continue
@@ -109,25 +108,25 @@ class ReadAhead:
         """Begin to read the tensors that follow, within ``room`` bytes."""
         order = step.order
         assert order is not None, "a use sets it"
-        end = min(len(order.uses), order.position + _FARTHEST)
-        started = 0
         self._end = max(self._end, order.position)
-        while self._end < end:
+        while self._end < len(order.uses):
             saved = step.saved_tensors.get(order.uses[self._end])
             if saved is not None and saved.state is State.DISK and not saved.is_in_memory:
-                if room < saved.nbytes or (started == _READS_PER_USE and saved.accelerator is not None):
+                if room < saved.nbytes:
                     break
                 try:
                     tier_of(saved).fetch(saved)
                 except (MemoryError, torch.OutOfMemoryError, FastIOError):
                     break  # memory is short now, or the device refuses: it is read when it is needed
                 room -= saved.nbytes
-                started += 1
             self._end += 1
 
     def _held(self, step: ForwardPass) -> set[int]:
         """Return the indices of the tensors that follow soon and whose write has not ended."""
         order = step.order
         assert order is not None, "a use sets it"
-        followers = (step.saved_tensors.get(ordinal) for ordinal in order.uses[order.position : self._end])
-        return {saved.index for saved in followers if saved is not None and saved.held}
+        return {
+            saved.index
+            for saved in self._tiers.waiting()
+            if saved.step is step and saved.held and order.comes_before(saved.ordinal, self._end)
+        }

@@ -30,6 +30,10 @@ class Order:
             self.position = 1 + next((place for place in places if place >= position), places[0])
         return False
 
+    def comes_before(self, ordinal: int, end: int) -> bool:
+        """Return whether an activation is used next at a place before ``end``."""
+        return any(self.position <= place < end for place in self._places.get(ordinal, ()))
+
     def is_used_before(self, ordinal: int, end: int) -> bool:
         """Return whether an activation that was used is used again, at a place before ``end``."""
         places = self._places.get(ordinal, ())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import itertools
+from collections.abc import Collection, Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -81,16 +82,24 @@ class TierSet:
             nbytes += disk.waiting_bytes
         return nbytes
 
+    def waiting(self) -> Iterator[SavedTensor]:
+        """The saved tensors whose write has not ended."""
+        return itertools.chain.from_iterable(disk.waiting() for disk in self.disks.values())
+
     def pump(self, needed: Collection[int] | None = None) -> None:
         """See :meth:`WriteQueue.pump`."""
         for disk in self.disks.values():
             disk.pump(needed)
 
-    def close(self) -> None:
-        """Wait for pending transfers, free the memory, and close the store if it was opened for this manager."""
+    def unload_all(self) -> None:
+        """Wait for pending transfers, and unload every tensor that is in memory and in a store."""
         for disk in self.disks.values():
             disk.drain()
         self._unload(self.loaded.nbytes)
+
+    def close(self) -> None:
+        """Wait for pending transfers, free the memory, and close the store if it was opened for this manager."""
+        self.unload_all()
         for staged in self._staged:
             staged.close()
         for host in self._hosts.values():
