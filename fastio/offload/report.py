@@ -78,6 +78,9 @@ class Counts:
     spared_bytes: int = 0  # bytes saved by encoding
     refused: int = 0  # writes that failed
     passed_through: int = 0  # saved tensors that are not offloaded: parameters, small ones, other layouts and devices
+    recomputed: int = 0  # saved tensors that were computed again in backward
+    recomputed_bytes: int = 0
+    recompute_s: float = 0.0  # until the operators returned
     stalled_write_s: float = 0.0
     stalled_read_s: float = 0.0
     events: deque[EventFields] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
@@ -145,13 +148,17 @@ class Report:
             lines.append(
                 f"planned: {len(self.planned.selected)} move, {_size(self.planned_bytes)}, "
                 f"{_ms(self.planned.transfer_s)} of transfers, over at {_ms(self.planned.finish_s)}: "
-                f"{self.planned.status}"
+                f"{self.planned.status}" + self._recomputed()
             )
         if self.kept:
             lines.append(f"{self.kept} more stay: backward wants them sooner than they could be out and back")
         if self.predicted is not None and self.actual_s is not None:
             lines.append(f"iteration: predicted {_ms(self.predicted.iteration_s)}, took {_ms(self.actual_s)}")
         return lines
+
+    def _recomputed(self) -> str:
+        recomputed = () if self.planned is None else self.planned.recomputed
+        return f"; {len(recomputed)} are recomputed" if recomputed else ""
 
     def _ratios(self) -> str:
         paying = [ratio for ratio in self.ratios if ratio > 1]
@@ -170,6 +177,7 @@ class Report:
             f"{counts.handed_back} handed back from memory, {counts.cancelled} writes overtaken by backward",
             f"stalled {_ms(counts.stalled_write_s)} for writes, {_ms(counts.stalled_read_s)} for reads",
             f"codec made {counts.encoded} smaller, by {_size(counts.spared_bytes)}{self._ratios()}",
+            *([_recomputed(counts)] if counts.recomputed else []),
             f"{counts.passed_through} passed through, {counts.refused} writes failed, {counts.retried} reads retried"
             + (f", {counts.moved} writes in vain, of memory that moved" if counts.moved else ""),
         ]
@@ -207,6 +215,10 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
         iterations=tuple(dataclasses.replace(one) for one in counts.iterations),
         store=getattr(store, "stats", None),
     )
+
+
+def _recomputed(counts: Counts) -> str:
+    return f"recomputed {counts.recomputed}, {_size(counts.recomputed_bytes)}, in {_ms(counts.recompute_s)}"
 
 
 def _size(nbytes: int) -> str:
