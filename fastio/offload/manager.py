@@ -27,6 +27,7 @@ from fastio.offload.codecs.encoding import is_exact
 from fastio.offload.codecs.saved_tensor_encoding import pack, unpack
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.schedule import Policy
+from fastio.offload.recompute.checkpoint_policy import PlannedPolicy
 from fastio.offload.recompute.operator_policy import OperatorPolicy, Operators
 from fastio.offload.recompute.recipe import Hold
 from fastio.offload.recompute.recomputation import Recomputation
@@ -172,6 +173,19 @@ class Offload:
         from fastio.offload.plot import draw
 
         draw(self.report(), path)
+
+    def checkpoint_policy(self) -> PlannedPolicy:
+        """Return the plan as a policy for one call of ``torch.utils.checkpoint.create_selective_checkpoint_contexts``.
+
+        Raises RuntimeError if nothing is planned: only "optimal" with a budget notes operators.
+        """
+        profile = self._planner.latest
+        if self._recomputation is None or profile is None or not profile.planned:
+            raise RuntimeError(
+                "this Offload has not planned which operators to recompute: use policy='optimal' with a budget, run a "
+                "forward and a backward pass, and enter it once more"
+            )
+        return PlannedPolicy(profile)
 
     @property
     def saved_tensors_alive(self) -> int:

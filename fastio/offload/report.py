@@ -100,6 +100,7 @@ class Counts:
 @dataclass(frozen=True)
 class Report:
     """The plan and what happened. ``planned`` is None if the policy plans nothing, or has not planned yet.
+    ``planned_bytes`` move by it, and backward recomputes ``recomputed_bytes``.
 
     ``activations``, ``activation_bytes`` and ``forward_s`` (without waits) describe the profiled forward pass. ``kept``
     counts the activations that stay because backward needs them before they could be out and back. ``ratios`` has, for
@@ -117,6 +118,7 @@ class Report:
     forward_s: float
     planned: Schedule | None
     planned_bytes: int
+    recomputed_bytes: int
     kept: int
     ratios: tuple[float, ...]
     predicted: Timeline | None
@@ -158,7 +160,7 @@ class Report:
 
     def _recomputed(self) -> str:
         recomputed = () if self.planned is None else self.planned.recomputed
-        return f"; {len(recomputed)} are recomputed" if recomputed else ""
+        return f"; {len(recomputed)} are recomputed, {_size(self.recomputed_bytes)}" if recomputed else ""
 
     def _ratios(self) -> str:
         paying = [ratio for ratio in self.ratios if ratio > 1]
@@ -206,6 +208,7 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
         forward_s=0.0 if profile is None else profile.trace.forward_s,
         planned=planned,
         planned_bytes=0 if planned is None else sum(saved[i].nbytes for i in planned.selected),
+        recomputed_bytes=0 if planned is None else sum(saved[i].nbytes for i in planned.recomputed),
         kept=0 if profile is None else profile.kept,
         ratios=() if profile is None else profile.ratios,
         predicted=predicted,

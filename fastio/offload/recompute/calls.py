@@ -12,6 +12,7 @@ from fastio.offload.autograd.hooks import is_offloadable, is_parameter
 from fastio.offload.autograd.version_counters import counter_of
 from fastio.offload.autograd.views import View
 from fastio.offload.recompute.numerics import Numerics, current
+from fastio.offload.recompute.operators import UNSAFE_VIEW
 
 SMALL = 4096  # bytes: smaller arguments are held as they are
 
@@ -43,7 +44,7 @@ class Activation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One output of an operator, on memory of its own."""
+    """One output of an operator: all of a storage, which no other output has."""
 
     storage: WeakStorage  # so that no other storage gets its _cdata
     key: Key
@@ -84,7 +85,8 @@ def note(func: Any, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], 
     noted = tuple([_noted(one, inputs) for one in args])
     named = {name: _noted(one, inputs) for name, one in kwargs.items()}
     seen = [one.key[0] for one in made if one is not None]
-    if len(set(seen)) < len(seen) or not inputs.isdisjoint(seen):  # it returned an argument
+    shared = len(set(seen)) < len(seen) or not inputs.isdisjoint(seen)
+    if shared and func is not UNSAFE_VIEW:  # it returned an argument
         return Call(func, number, (), {}, tuple(None for _ in made), None)
     return Call(func, number, noted, named, tuple(made), current())
 

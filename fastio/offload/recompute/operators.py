@@ -24,6 +24,8 @@ _BY_NAME = frozenset(
         *("upsample_nearest2d.default", "upsample_bilinear2d.default", "pixel_shuffle.default"),
     )
 )
+# It returns its argument's memory, under a version counter of its own.
+UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
 # On an accelerator, cuDNN chooses the algorithm by the memory that is free.
 _ON_CPU = frozenset({"aten.convolution.default"})
 # They write running statistics (arguments 3 and 4), and their schemas do not say so.
@@ -86,6 +88,6 @@ def _classify(func: Any) -> Kind:
         return Kind.VIEW
     if func.namespace != "aten" or _RANDOM in func.tags or _INEXACT in func.tags:
         return Kind.OTHER
-    if name in _BY_NAME or _POINTWISE in func.tags:
+    if func is UNSAFE_VIEW or name in _BY_NAME or _POINTWISE in func.tags:
         return Kind.REPEATABLE
     return Kind.REPEATABLE_ON_CPU if name in _ON_CPU else Kind.OTHER

@@ -28,7 +28,7 @@ class Recorder(TorchDispatchMode):
         self.judge: Callable[..., Any] | None = None  # called with each operator's output, operator and arguments
         self.paused = False  # the operators are ours, not the program's
         self._before_write = before_write
-        self._made: dict[int, tuple[Key, Call, int, Any]] = {}  # by storage
+        self._made: defaultdict[int, dict[Key, tuple[Call, int, Any]]] = defaultdict(dict)  # by storage, and by key
         self._writers: defaultdict[int, set[int]] = defaultdict(set)  # version counters by storage
         self._calls: Counter[Any] = Counter()
 
@@ -59,8 +59,7 @@ class Recorder(TorchDispatchMode):
 
     def made(self, key: Key) -> tuple[Call, int, Any] | None:
         """Return the operator that made these bytes, the index of its output and its verdict; None if unknown."""
-        found = self._made.get(key[0])
-        return found[1:] if found is not None and found[0] == key else None
+        return self._made[key[0]].get(key) if key[0] in self._made else None
 
     def is_written_unseen(self, key: Key) -> bool:
         """Return whether something wrote to these bytes that their version counter does not show (``.data``)."""
@@ -92,9 +91,10 @@ class Recorder(TorchDispatchMode):
         call = note(func, number, args, kwargs, out, repeatable)
         verdict = self.judge(out, func, args, kwargs) if self.judge is not None else None
         for index, made in enumerate(call.outputs):
-            if made is not None and made.key[0] not in self._made:
-                self._made[made.key[0]] = made.key, call, index, verdict
-                self._writers.pop(made.key[0], None)
+            if made is not None:
+                if made.key[0] not in self._made:
+                    self._writers.pop(made.key[0], None)
+                self._made[made.key[0]].setdefault(made.key, (call, index, verdict))
 
     def _note_writes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for tensor in written(func, args, kwargs):
