@@ -30,6 +30,10 @@ from fastio.offload.device_memory import DeviceMemory
 from fastio.offload.out_of_memory import Result, StepState, is_out_of_memory, run_twice
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.schedule import Policy
+from fastio.offload.recompute.checkpoint_policy import PlannedPolicy
+from fastio.offload.recompute.operator_policy import OperatorPolicy, Operators
+from fastio.offload.recompute.recipe import Hold
+from fastio.offload.recompute.recomputation import Recomputation
 from fastio.offload.report import Counts, Report, report
 from fastio.offload.stores.resolve_store import resolve_store
 from fastio.offload.stores.tier_set import TierSet, tier_of
@@ -68,7 +72,7 @@ class Offload:
         store: Any,
         budget: int | str | None = None,
         host_budget: int | str = 0,
-        policy: str | Policy = "flashneuron",
+        policy: str | Policy | Operators = "flashneuron",
         codec: str = "lossless",
         strict_paper: bool = False,
         force: str | None = None,
@@ -81,16 +85,21 @@ class Offload:
         self.counts = Counts()
         self.failure: ActivationLostError | None = None
         host_bytes = parse_size(host_budget, "host_budget") or 0
+        operators = OperatorPolicy.of(policy)
+        planned: Any = policy if operators is None else "all"
         limit = parse_size(budget, "budget")
-        self._planner = Planner(policy, limit, host_bytes, codec == "lossless", strict_paper, DeviceMemory())
+        self._planner = Planner(planned, limit, host_bytes, codec == "lossless", strict_paper, DeviceMemory())
         self._tiers = TierSet(*resolve_store(store, policy, force), host_bytes, self.counts)
         self._lock = threading.Lock()
-        self._released: deque[HandleRef] = deque()  # of handles that are gone
+        self._released: deque[HandleRef | Hold] = deque()  # of handles that are gone
         self._on_release = DeferredWeakrefCallback(
             self._released.append, partial(_reap, weakref.ref(self), self._released)
         )
         self._saved_tensors: dict[int, SavedTensor] = {}  # that graphs hold, by index
         self._ahead = ReadAhead(self._planner, self._tiers)
+        self._recomputation: Recomputation | None = None
+        if operators is not None or policy == "optimal":
+            self._recomputation = Recomputation(self, self._tiers.loaded, operators)
         self._step: ForwardPass | None = None
         self._steps = 0
         self._pending_moves = PendingMoves()
@@ -120,7 +129,8 @@ class Offload:
         self.counts.iterations.append(step.iteration)
         try:
             self._step = step
-            self._module_hooks.install(self._pack, hooks.unpack)
+            pack = self._pack if self._recomputation is None else self._recomputation.begin_pass(self._pack)
+            self._module_hooks.install(pack, hooks.unpack)
         except BaseException:
             self._leave()
             raise
@@ -161,6 +171,8 @@ class Offload:
 
     def _leave(self) -> None:
         self._step = None
+        if self._recomputation is not None:
+            self._recomputation.end_pass()
         self._module_hooks.remove()
 
     def check(self) -> None:
@@ -185,6 +197,19 @@ class Offload:
         from fastio.offload.plot import draw
 
         draw(self.report(), path)
+
+    def checkpoint_policy(self) -> PlannedPolicy:
+        """Return the plan as a policy for one call of ``torch.utils.checkpoint.create_selective_checkpoint_contexts``.
+
+        Raises RuntimeError if nothing is planned: only "optimal" with a budget notes operators.
+        """
+        profile = self._planner.latest
+        if self._recomputation is None or profile is None or not profile.planned:
+            raise RuntimeError(
+                "this Offload has not planned which operators to recompute: use policy='optimal' with a budget, run a "
+                "forward and a backward pass, and enter it once more"
+            )
+        return PlannedPolicy(profile)
 
     @property
     def saved_tensors_alive(self) -> int:
@@ -214,7 +239,10 @@ class Offload:
             self.check()
             step = saved.step
             expected = step.record_use(saved.ordinal)
-            tensor = handle.view.on(*self._materialize(saved), saved.unpacked)
+            found = self._materialize(saved)
+            if saved.recipe is not None and self._recomputation is not None:
+                self._recomputation.try_(saved, *found)
+            tensor = handle.view.on(*found, saved.unpacked)
             step.record_served()
             self._ahead.used(saved, expected)
         if self._released:
@@ -249,6 +277,8 @@ class Offload:
             step.saved_by(operator, saved)
             if new:
                 placement = step.decide(self._codec)
+                if self._recomputation is not None:
+                    placement = self._recomputation.place(step, saved, placement)
                 if placement.moves:
                     self._pending_moves.add(operator, PendingMove(saved, view, placement))
             for move in returned:
@@ -328,11 +358,13 @@ class Offload:
                 raise
             self._released.popleft()
 
-    def _release(self, handle: HandleRef) -> None:
+    def _release(self, handle: HandleRef | Hold) -> None:
         saved = handle.saved
         saved.handles.discard(handle)
         if saved.handles:
             return
+        if saved.recipe is not None:
+            self._released.extend(saved.recipe.held)
         saved.step.forget(saved)
         self._ahead.forget(saved)
         if saved.tier is None:
@@ -342,7 +374,7 @@ class Offload:
         self._saved_tensors.pop(saved.index, None)
 
 
-def _reap(manager: weakref.ref[Offload], released: deque[HandleRef]) -> None:
+def _reap(manager: weakref.ref[Offload], released: deque[HandleRef | Hold]) -> None:
     """Let a manager release what its graphs released. If the manager is gone, its handles hold nothing."""
     alive = manager()
     if alive is None:

@@ -81,6 +81,9 @@ class Counts:
     refused: int = 0  # writes that failed
     passed_through: int = 0  # saved tensors that are not offloaded: parameters, small ones, other layouts and devices
     routes: dict[str, Route] = field(default_factory=dict)  # to the store, by device
+    recomputed: int = 0  # saved tensors that were computed again in backward
+    recomputed_bytes: int = 0
+    recompute_s: float = 0.0  # until the operators returned
     stalled_write_s: float = 0.0
     stalled_read_s: float = 0.0
     events: deque[EventFields] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
@@ -100,6 +103,7 @@ class Counts:
 @dataclass(frozen=True)
 class Report:
     """The plan and what happened. ``planned`` is None if the policy plans nothing, or has not planned yet.
+    ``planned_bytes`` move by it, and backward recomputes ``recomputed_bytes``.
 
     ``budget``: bytes of memory for the saved tensors of the profiled pass, None if nothing limits them. ``fit`` says
     how it was chosen, if the user gave none. ``tightened``: how often it was halved, because memory had run out.
@@ -123,6 +127,7 @@ class Report:
     forward_s: float
     planned: Schedule | None
     planned_bytes: int
+    recomputed_bytes: int
     kept: int
     ratios: tuple[float, ...]
     predicted: Timeline | None
@@ -163,7 +168,7 @@ class Report:
             lines.append(
                 f"planned: {len(self.planned.selected)} move, {_size(self.planned_bytes)}, "
                 f"{_ms(self.planned.transfer_s)} of transfers, over at {_ms(self.planned.finish_s)}: "
-                f"{self.planned.status}"
+                f"{self.planned.status}" + self._recomputed()
             )
         if self.kept:
             lines.append(f"{self.kept} more stay: backward wants them sooner than they could be out and back")
@@ -178,6 +183,10 @@ class Report:
             f"budget {_size(fit.budget)}, to fit {fit.device}: of {_size(fit.limit)} {others}, and "
             f"{_size(fit.reserve)} are left free"
         )
+
+    def _recomputed(self) -> str:
+        recomputed = () if self.planned is None else self.planned.recomputed
+        return f"; {len(recomputed)} are recomputed, {_size(self.recomputed_bytes)}" if recomputed else ""
 
     def _ratios(self) -> str:
         paying = [ratio for ratio in self.ratios if ratio > 1]
@@ -197,6 +206,7 @@ class Report:
             f"{counts.handed_back} handed back from memory, {counts.cancelled} writes overtaken by backward",
             f"stalled {_ms(counts.stalled_write_s)} for writes, {_ms(counts.stalled_read_s)} for reads",
             f"codec made {counts.encoded} smaller, by {_size(counts.spared_bytes)}{self._ratios()}",
+            *([_recomputed(counts)] if counts.recomputed else []),
             f"{counts.passed_through} passed through, {counts.refused} writes failed, {counts.retried} reads retried"
             + (f", {counts.moved} writes in vain, of memory that moved" if counts.moved else ""),
         ]
@@ -230,6 +240,7 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
         forward_s=0.0 if profile is None else profile.trace.forward_s,
         planned=planned,
         planned_bytes=0 if planned is None else sum(saved[i].nbytes for i in planned.selected),
+        recomputed_bytes=0 if planned is None else sum(saved[i].nbytes for i in planned.recomputed),
         kept=0 if profile is None else profile.kept,
         ratios=() if profile is None else profile.ratios,
         predicted=predicted,
@@ -241,6 +252,10 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
         iterations=tuple(dataclasses.replace(one) for one in counts.iterations),
         store=getattr(store, "stats", None),
     )
+
+
+def _recomputed(counts: Counts) -> str:
+    return f"recomputed {counts.recomputed}, {_size(counts.recomputed_bytes)}, in {_ms(counts.recompute_s)}"
 
 
 def _size(nbytes: int) -> str:

@@ -34,10 +34,10 @@ class SimulatedAccelerator(Accelerator):
 
     def open_window(self, address: int, nbytes: int) -> Any:
         try:
-            window = simulated.open_peer_window(address, nbytes)
+            window = memory.open_peer_window(address, nbytes)
         except RuntimeError as error:
             raise RefusedError(f"no window: {error}") from error
-        return SimpleNamespace(address=window, close=lambda: simulated.close_peer_window(window))
+        return SimpleNamespace(address=window, close=lambda: memory.close_peer_window(window))
 
     def crc32_of_ranges(self, ranges: Sequence[tuple[int, int]], device: torch.device) -> list[int]:
         values = [0] * len(ranges)

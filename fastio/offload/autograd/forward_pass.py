@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -12,7 +14,7 @@ from fastio.memory.raw_memory import storage_bytes
 from fastio.offload.autograd.compute_times import ComputeTimes, NoTimes
 from fastio.offload.autograd.operators import Operator
 from fastio.offload.autograd.saved_tensor import SavedTensor
-from fastio.offload.autograd.trace import SavedRecord, Trace, dominant_kind, kind_of
+from fastio.offload.autograd.trace import RECOMPUTED, SavedRecord, Trace, dominant_kind, kind_of
 from fastio.offload.autograd.version_counters import counter_of, witness_of
 from fastio.offload.autograd.views import Span, span_to_save
 from fastio.offload.planning.history import Run
@@ -92,6 +94,20 @@ class ForwardPass:
             known.append(saved)
         return saved, True
 
+    def saved_with(self, key: tuple[int, int, int]) -> Sequence[SavedTensor]:
+        """Return the saved tensors that hold bytes of this storage, version counter and version."""
+        return self._by_bytes.get(key, ())
+
+    @property
+    def is_profiled(self) -> bool:
+        """Whether this pass follows no profile yet. Known from the first saved tensor to the end of the pass."""
+        return self._profile is None
+
+    @property
+    def recomputing_operators(self) -> frozenset[Any]:
+        """The operators that the plan runs again."""
+        return frozenset() if self._profile is None else self._profile.recomputing_operators
+
     def saved_by(self, operator: Operator, saved: SavedTensor) -> None:
         """Record that an operator saved these bytes: backward needs all that one operator saved at once."""
         if operator != self._operator:
@@ -126,11 +142,15 @@ class ForwardPass:
             return Placement(True, waits, profile.trace.ratio[ordinal] > 1)
         self._run.waited = waits
         placement = profile.placements[ordinal]
-        if not placement.moves:
-            saved = self.saved_tensors[ordinal]
-            saved.kept = True
-            self.kept_nbytes += saved.nbytes
+        if not placement.moves and placement.tier != RECOMPUTED:
+            self.keep(self.saved_tensors[ordinal], True)
         return placement
+
+    def keep(self, saved: SavedTensor, kept: bool) -> None:
+        """Count a saved tensor as one that stays in memory, or not."""
+        if kept != saved.kept:
+            saved.kept = kept
+            self.kept_nbytes += saved.nbytes if kept else -saved.nbytes
 
     def begin_move_out(self) -> None:
         """A saved tensor is moved out now: until :meth:`record_move_out`, the forward pass waits."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fastio.offload.autograd.trace import DISK, HOST, LATENCY_S, Trace
+from fastio.offload.autograd.trace import DISK, HOST, LATENCY_S, RECOMPUTED, Trace
 from fastio.offload.planning.fitting import Room
 from fastio.offload.planning.history import History
 from fastio.offload.planning.infeasible import InfeasibleBudget
-from fastio.offload.planning.overlap import hides
-from fastio.offload.planning.schedule import Policy, Schedule, plan
+from fastio.offload.planning.joint import Step, joint
+from fastio.offload.planning.overlap import ActivationProfile, hides
+from fastio.offload.planning.schedule import Policy, Schedule, plan, schedule_of
 from fastio.offload.planning.tiering import host_room, not_worth_moving, soonest
 from fastio.offload.simulation.timeline import Timeline
 
@@ -53,7 +54,8 @@ class Placement(NamedTuple):
 class Profile:
     """A profiled pass and its plan.
 
-    ``selected`` activations leave; the ``hosted`` ones of these go to host memory. ``kept`` counts those that stay
+    ``selected`` activations leave; the ``hosted`` ones of these go to host memory. Backward makes the ``recomputed``
+    ones again. ``kept`` counts those that stay
     because backward needs them before they could be out and back. ``ratios``: what the codec achieved for each
     activation. ``timed``: the compute times are known; on an accelerator, the pass after the profiled one tells them.
     ``room``: the memory for its saved tensors.
@@ -63,6 +65,7 @@ class Profile:
     schedule: Schedule | None = None
     selected: Collection[int] = ()
     hosted: Collection[int] = ()
+    recomputed: Collection[int] = ()
     kept: int = 0
     planned: bool = False
     timed: bool = True
@@ -116,9 +119,33 @@ class Profile:
             need = sum(sizes) - max(settings.budget - moving, 0)
         elif settings.policy in _BY_NEED:
             need = sum(sizes) - sum(sizes[i] for i in kept)
-        self.schedule = plan(activations, need, trace.forward_s, settings.policy, settings.strict_paper)
+        self.recomputed = ()
+        if settings.policy == "optimal" and settings.budget is not None and trace.recomputable and need > 0:
+            choice = joint(self._step(trace, activations), need)
+            self.recomputed = choice.recomputed
+            self.schedule = schedule_of(activations, choice.moved, trace.forward_s, choice.recomputed)
+        else:
+            self.schedule = plan(activations, need, trace.forward_s, settings.policy, settings.strict_paper)
         self.selected = frozenset(self.schedule.selected)
         return self.schedule.status == "fits"
+
+    @property
+    def recomputing_operators(self) -> frozenset[Any]:
+        """The operators that the plan runs again."""
+        return frozenset().union(*(self.trace.makers[i].repeated for i in self.recomputed))
+
+    def _step(self, trace: Trace, activations: Sequence[ActivationProfile]) -> Step:
+        """Return what the joint planner needs to know."""
+        read = self.history.bandwidth.get("read")
+        stored = trace.stored()
+        return Step(
+            activations,
+            trace.forward_s,
+            max(trace.used_s.values(), default=0.0),
+            [trace.used_s.get(i) for i in range(len(activations))],
+            [nbytes / read if read else one.stored_s for nbytes, one in zip(stored, activations, strict=True)],
+            trace.recomputable,
+        )
 
     def _not_worth_moving(self, trace: Trace, room: int) -> frozenset[int]:
         bandwidth = self.history.bandwidth
@@ -154,5 +181,7 @@ class Profile:
         selected, hosted = frozenset(self.selected), frozenset(self.hosted)
         self.placements = [
             Placement(i in selected, waits, ratio > 1, HOST if i in hosted else DISK)
+            if i not in self.recomputed
+            else Placement(False, tier=RECOMPUTED)
             for i, ratio in enumerate(self.trace.ratio)
         ]

@@ -13,6 +13,7 @@ import torch
 from fastio import devices
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.autograd.trace import DISK, HOST
+from fastio.offload.recompute.tier import RecomputeTier
 from fastio.offload.report import Counts
 from fastio.offload.stores.copies import DeviceCopies
 from fastio.offload.stores.disk_tier import DiskTier
@@ -151,7 +152,7 @@ def _on_device(store: Any, device: torch.device) -> Any:
     return SimpleNamespace(write=write, read=read, **{name: getattr(store, name) for name in names})
 
 
-def tier_of(saved: SavedTensor) -> DiskTier | HostTier:
+def tier_of(saved: SavedTensor) -> DiskTier | HostTier | RecomputeTier:
     """Return the tier that a saved tensor moved to."""
     assert saved.tier is not None, "bytes that are not in memory are in a tier"
     return saved.tier
