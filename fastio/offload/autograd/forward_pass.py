@@ -126,10 +126,13 @@ class ForwardPass:
             return Placement(True, waits, profile.trace.ratio[ordinal] > 1)
         self._run.waited = waits
         placement = profile.placements[ordinal]
-        if not placement.moves:
-            saved = self.saved_tensors[ordinal]
-            saved.kept = True
-            self.kept_nbytes += saved.nbytes
+        if placement.moves:
+            return placement
+        saved = self.saved_tensors[ordinal]
+        if not self._planner.may_keep(saved.nbytes):  # beside what the passes of other threads keep
+            return Placement(True, waits, placement.encodes)
+        saved.kept = True
+        self.kept_nbytes += saved.nbytes
         return placement
 
     def begin_move_out(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
+from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import torch
 
@@ -11,6 +13,9 @@ from fastio.offload.autograd.trace import SavedRecord, Trace
 from fastio.offload.planning.profile import UNPLANNED, Profile, Settings
 from fastio.offload.planning.schedule import POLICIES, Policy
 from fastio.offload.planning.tiering import least_worth_moving
+
+if TYPE_CHECKING:
+    from fastio.offload.autograd.forward_pass import ForwardPass
 
 _WINDOW = 24 << 20  # least bytes that wait for their write, and bytes read ahead, without a budget
 
@@ -34,6 +39,7 @@ class Planner:
         self._profiles: OrderedDict[Key, Profile | None] = OrderedDict()  # least recently used first; None: warmed up
         self.latest: Profile | None = None
         self.least: int | None = None  # bytes: smaller activations on an accelerator stay; None: not known yet
+        self._passes: WeakSet[ForwardPass] = WeakSet()  # of all threads, and those whose graphs live on
         self._warned = False
         # Activations that stay and activations in transfer share the budget. Where all move, transfers have all of it:
         # a budget of two of the largest activation lets one be transferred while the other is computed or used.
@@ -49,6 +55,20 @@ class Planner:
     def room_to_write(self, pending: int) -> int:
         """Return the bytes that may wait for their write in forward. Those of ``pending`` bytes have not begun."""
         return self.window if self._settings.budget is None else self.window - pending
+
+    def add_pass(self, step: ForwardPass) -> None:
+        """Add a forward pass, which shares the budget with the others."""
+        self._passes.add(step)
+
+    @property
+    def kept_nbytes(self) -> int:
+        """Bytes of the activations of all passes that stay by their plans."""
+        return sum(step.kept_nbytes for step in self._passes)
+
+    def may_keep(self, nbytes: int) -> bool:
+        """Return whether an activation may stay, as its plan says, beside those of other passes."""
+        budget = self._settings.budget
+        return budget is None or self.kept_nbytes + nbytes <= budget - self.window
 
     def room_to_read(self, kept: int, busy: int) -> int:
         """Return the bytes that may be read ahead in backward.
