@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -20,9 +21,10 @@ from fastio.offload.autograd import hooks
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.module_hooks import ModuleHooks
-from fastio.offload.autograd.operators import PendingMove, PendingMoves, current_operator
+from fastio.offload.autograd.operators import PendingMove, current_operator
 from fastio.offload.autograd.read_ahead import ReadAhead
 from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor, State
+from fastio.offload.autograd.thread_pass import ThreadPass
 from fastio.offload.autograd.views import View
 from fastio.offload.codecs.encoding import is_exact
 from fastio.offload.codecs.saved_tensor_encoding import pack, unpack
@@ -100,52 +102,61 @@ class Offload:
         self._recomputation: Recomputation | None = None
         if operators is not None or policy == "optimal":
             self._recomputation = Recomputation(self, self._tiers.loaded, operators)
-        self._step: ForwardPass | None = None
-        self._steps = 0
-        self._pending_moves = PendingMoves()
-        self._module_hooks = ModuleHooks()
+        self._numbers = itertools.count(1)  # of forward passes
+        self._threads = ModuleHooks(model)
         self._process = os.getpid()
         self._finalizer = weakref.finalize(self, self._tiers.close)
 
     def __enter__(self) -> Offload:
         self.check()
-        if self._step is not None:
-            raise RuntimeError(
-                "this Offload is in use already: make another for a second forward pass at the same time. After an "
-                "interrupt (Ctrl-C) at the end of the with statement, close it and make another"
-            )
+        here = self._threads.here()
+        if here is not None:
+            if here.step is not None and not here.taken:
+                raise RuntimeError(
+                    "this Offload is in use already in this thread: make another for a second forward pass at the same "
+                    "time. After an interrupt (Ctrl-C) at the end of the with statement, close it and make another"
+                )
+            self.end_thread(here, completed=True)
         if not self._finalizer.alive:
             raise RuntimeError("this Offload is closed")
         if os.getpid() != self._process:
             raise RuntimeError("this Offload was made before a fork: make another in the child process")
         self._reap()
-        self._planner.prepare()
         with self._lock:  # other threads may release graphs, which changes the queue
+            self._planner.prepare()
             self._tiers.begin_pass(self._planner.window, self._planner.transit)
             self._ahead.begin_pass()
-        self._steps += 1
-        self._pending_moves = PendingMoves()
-        step = ForwardPass(self._steps, self._planner)
-        self.counts.iterations.append(step.iteration)
+        here = self._begin(taken=False)
         try:
-            self._step = step
-            pack = self._pack if self._recomputation is None else self._recomputation.begin_pass(self._pack)
-            self._module_hooks.install(pack, hooks.unpack)
+            self._begin_recording(here)
+            self._threads.install(self, here)
         except BaseException:
-            self._leave()
+            self._leave(here)
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        step = self._step
-        self._leave()
+        here = self._threads.here()
+        if here is not None:
+            self.end_thread(here, kind is None)
         if is_out_of_memory(error):
             self._planner.tighten()
-        if step is not None and kind is None:
+
+    def begin_thread(self) -> ThreadPass:
+        """See :class:`fastio.offload.autograd.module_hooks.Owner`."""
+        here = self._begin(taken=True)
+        self._begin_recording(here)
+        return here
+
+    def end_thread(self, here: ThreadPass, completed: bool) -> None:
+        """See :class:`fastio.offload.autograd.module_hooks.Owner`."""
+        step = here.step
+        self._leave(here)
+        if step is not None and completed:
             with self._lock:
-                for move in self._pending_moves.take():
+                for move in here.moves.take():
                     self._move_out(step, move)
                 step.finish()
                 self._tiers.pump()
@@ -169,11 +180,24 @@ class Offload:
         state = StepState(() if self._model is None else self._model.buffers())
         return run_twice(run, state, lambda: self._planner.tightened > tightened)
 
-    def _leave(self) -> None:
-        self._step = None
+    def _begin(self, taken: bool) -> ThreadPass:
+        step = ForwardPass(next(self._numbers), self._planner)
+        with self._lock:
+            self._planner.add_pass(step)
+        self.counts.iterations.append(step.iteration)
+        here = ThreadPass(step, taken)
+        here.pack = partial(self._pack, here)
+        return here
+
+    def _begin_recording(self, here: ThreadPass) -> None:
+        if self._recomputation is not None:
+            here.pack = self._recomputation.begin_pass(here.pack)
+
+    def _leave(self, here: ThreadPass) -> None:
+        here.step = None
         if self._recomputation is not None:
             self._recomputation.end_pass()
-        self._module_hooks.remove()
+        self._threads.remove(here)
 
     def check(self) -> None:
         """Raise the error that left gradients incomplete, if any. Call it before ``optimizer.step``."""
@@ -223,8 +247,9 @@ class Offload:
         Also ends a forward pass whose ``__exit__`` was interrupted before its first line, which Python code cannot
         prevent.
         """
-        if self._module_hooks.thread == threading.get_ident():  # another thread cannot end it
-            self._leave()
+        here = self._threads.here()
+        if here is not None:  # another thread cannot end it
+            self._leave(here)
         with self._lock:
             if self._finalizer.alive:
                 self._tiers.close()  # after an interrupt, the next call does the rest
@@ -249,8 +274,8 @@ class Offload:
             self._reap()
         return tensor
 
-    def _pack(self, tensor: torch.Tensor) -> Kept | Handle:
-        step = self._step
+    def _pack(self, here: ThreadPass, tensor: torch.Tensor) -> Kept | Handle:
+        step = here.step
         # In a running backward (checkpoint's recomputation, double backward) a tensor is used at once, or kept.
         if step is None or torch._C._current_graph_task_id() != -1:
             return Kept(tensor)
@@ -269,8 +294,8 @@ class Offload:
         with self._lock:
             if self._released:
                 self._reap_locked()
-            returned = self._pending_moves.take(operator)
-            saved, new = step.saved_tensor_of(tensor, storage, touched, self._module_hooks.innermost)
+            returned = here.moves.take(operator)
+            saved, new = step.saved_tensor_of(tensor, storage, touched, here.innermost)
             handle = Handle(self, saved, view, tensor)
             saved.handles.add(HandleRef(handle, self._on_release, saved))
             self._saved_tensors[saved.index] = saved
@@ -280,7 +305,7 @@ class Offload:
                 if self._recomputation is not None:
                     placement = self._recomputation.place(step, saved, placement)
                 if placement.moves:
-                    self._pending_moves.add(operator, PendingMove(saved, view, placement))
+                    here.moves.add(operator, PendingMove(saved, view, placement))
             for move in returned:
                 self._move_out(step, move)
         if self._released:
@@ -299,7 +324,7 @@ class Offload:
                 self.counts.spared_bytes += saved.nbytes - saved.stored_nbytes
             step.end_encoding()
             step.record_encoding(saved.ordinal, saved.nbytes / saved.stored_nbytes, time.perf_counter() - began)
-        limit = self._planner.room_to_write(self._pending_moves.nbytes)
+        limit = self._planner.room_to_write(self._threads.waiting_nbytes)
         tier = self._tiers.move_out(saved, move.placement.tier, limit, move.placement.waits)
         step.record_move_out(saved.ordinal, time.perf_counter() - began, tier)
 

@@ -143,7 +143,10 @@ class ForwardPass:
         self._run.waited = waits
         placement = profile.placements[ordinal]
         if not placement.moves and placement.tier != RECOMPUTED:
-            self.keep(self.saved_tensors[ordinal], True)
+            saved = self.saved_tensors[ordinal]
+            if not self._planner.may_keep(saved.nbytes):  # beside what the passes of other threads keep
+                return Placement(True, waits, placement.encodes)
+            self.keep(saved, True)
         return placement
 
     def keep(self, saved: SavedTensor, kept: bool) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakSet
 
 import torch
 
@@ -14,6 +15,9 @@ from fastio.offload.planning.fitting import Fit
 from fastio.offload.planning.profile import UNPLANNED, Profile, Settings
 from fastio.offload.planning.schedule import POLICIES, Policy
 from fastio.offload.planning.tiering import least_worth_moving
+
+if TYPE_CHECKING:
+    from fastio.offload.autograd.forward_pass import ForwardPass
 
 _WINDOW = 24 << 20  # least bytes that wait for their write, and bytes read ahead, without a budget
 
@@ -68,6 +72,7 @@ class Planner:
         self._profiles: OrderedDict[Key, Profile | None] = OrderedDict()  # least recently used first; None: warmed up
         self.latest: Profile | None = None
         self.least: int | None = None  # bytes: smaller activations on an accelerator stay; None: not known yet
+        self._passes: WeakSet[ForwardPass] = WeakSet()  # of all threads, and those whose graphs live on
         self._warned = False
         self._least_window = _WINDOW  # without a budget
 
@@ -94,6 +99,20 @@ class Planner:
     def room_to_write(self, pending: int) -> int:
         """Return the bytes that may wait for their write in forward. Those of ``pending`` bytes have not begun."""
         return self.window if self.budget is None else self.window - pending
+
+    def add_pass(self, step: ForwardPass) -> None:
+        """Add a forward pass, which shares the budget with the others."""
+        self._passes.add(step)
+
+    @property
+    def kept_nbytes(self) -> int:
+        """Bytes of the activations of all passes that stay by their plans."""
+        return sum(step.kept_nbytes for step in self._passes)
+
+    def may_keep(self, nbytes: int) -> bool:
+        """Return whether an activation may stay, as its plan says, beside those of other passes."""
+        budget = self.budget
+        return budget is None or self.kept_nbytes + nbytes <= budget - self.window
 
     def room_to_read(self, kept: int, busy: int) -> int:
         """Return the bytes that may be read ahead in backward.

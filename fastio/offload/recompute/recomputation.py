@@ -53,8 +53,15 @@ class Recomputation:
         self._manager = weakref.ref(manager)
         self._materialize: weakref.WeakMethod[Materialize] = weakref.WeakMethod(manager._materialize)
         self._tier = RecomputeTier(self._materialize, manager._released, manager.counts, loaded)
-        self._recorder = Recorder(self._before_write)
-        self._recorder.judge = None if policy is None else policy.judge
+        self._threads = threading.local()  # a recorder each: torch's dispatch modes hold for one thread
+
+    @property
+    def _recorder(self) -> Recorder:
+        found: Recorder | None = getattr(self._threads, "recorder", None)
+        if found is None:
+            found = self._threads.recorder = Recorder(self._before_write)
+            found.judge = None if self._policy is None else self._policy.judge
+        return found
 
     def begin_pass(self, pack: Pack) -> Pack:
         """Begin to record, in this thread, without the lock. Return a pack hook that is not recorded."""
