@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 
 import torch
 
@@ -23,12 +22,12 @@ class CpuCopies:
 
     def out(self, saved: SavedTensor, host: int) -> Event | None:
         """Begin to copy a saved tensor's bytes to host memory; return what follows the copy, None if it has ended."""
-        streaming_copy(host, saved.address, saved.stored_nbytes)  # it is read in backward, not next
+        streaming_copy(host, saved.address, saved.stored_nbytes)
         return None
 
     def back(self, saved: SavedTensor, buffer: Buffer, host: int) -> Event | None:
         """Begin to copy to a buffer, just allocated on the current stream. Sets the saved tensor's ``home``."""
-        ctypes.memmove(buffer.address, host, saved.stored_nbytes)
+        streaming_copy(buffer.address, host, saved.stored_nbytes)
         return None
 
     def is_over(self, event: Event | None, wait: bool) -> bool:
