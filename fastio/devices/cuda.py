@@ -101,6 +101,14 @@ class Cuda(Accelerator):
             return limit
         return min(limit, int(fraction(device) * torch.cuda.get_device_properties(device).total_memory))
 
+    def memory_allocated(self, device: torch.device) -> int:
+        """See :class:`Accelerator`: without the flat copy that ``torch.cuda.memory_allocated`` makes of all numbers."""
+        return int(torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]["current"])
+
+    def out_of_memory_errors(self, device: torch.device) -> int:
+        """See :class:`Accelerator`."""
+        return int(torch.cuda.memory_stats_as_nested_dict(device)["num_ooms"])
+
     def has_context(self, index: int) -> bool:
         """See :class:`Accelerator`."""
         return bool(_torch._cuda_hasPrimaryContext(index))

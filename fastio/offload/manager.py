@@ -54,17 +54,18 @@ class Offload:
     (the kernel's passthrough), "vfio:0000:03:00.0" (driven by this process) or "spdk:trtype=TCP traddr=..." (by SPDK).
     ``fastio-bench doctor`` lists what prevents their use. A device in use is always refused. A device with a filesystem
     or a partition table is refused unless ``force`` is its serial number. ``budget``: bytes (or "8GiB") of memory for
-    saved tensors. ``host_budget``: bytes of host memory (pinned for tensors on a GPU) for the tensors that come back
-    soonest; the others go to the store. ``policy``: one of :data:`fastio.offload.planning.schedule.POLICIES`, or a
-    function with the arguments of :func:`fastio.offload.planning.schedule.plan`. ``codec``: see
-    :func:`fastio.offload.codecs.encoding.encode`.
+    saved tensors; None: what fits the device beside all else. ``host_budget``: bytes of host memory (pinned for tensors
+    on a GPU) for the tensors that come back soonest; the others go to the store. ``policy``: one of
+    :data:`fastio.offload.planning.schedule.POLICIES`, or a function with the arguments of
+    :func:`fastio.offload.planning.schedule.plan`. ``codec``: see :func:`fastio.offload.codecs.encoding.encode`.
+    ``strict_paper``: plan by the letter of FlashNeuron, section 3.3, with policy "flashneuron".
 
     With an exact codec, gradients equal those of plain training bit for bit. ``docs/offload.md`` says which tensors
     move, what memory they take, and where torch does not allow it.
 
-    Raises ValueError for places of several drivers, DeviceInUseError for a device that is refused, InfeasibleBudget on
-    entering if the policy cannot keep the budget, and ActivationLostError in backward if a tensor cannot be read back.
-    After that error the Offload cannot be used.
+    Raises ValueError for places of several drivers or ``strict_paper`` with another policy, DeviceInUseError for a
+    refused device, InfeasibleBudget on entering if the policy cannot keep the budget, and ActivationLostError in
+    backward if a tensor cannot be read back. After that error the Offload cannot be used.
     """
 
     def __init__(
