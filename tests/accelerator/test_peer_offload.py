@@ -90,7 +90,7 @@ def test_pinned_memory_is_used_and_the_report_says_why(
     with BlockStore(tmp_path, driver="threads") as store:
         assert "pinned, through host memory: the driver 'threads' moves bytes by the processor" in route(store)
     monkeypatch.setattr(type(devices.of("simulated")), "open_window", none)
-    assert "host memory: no disk can reach it: gdrdrv is not loaded; the kernel's drivers reach few" in route(tmp_path)
+    assert "host memory: no disk can reach it: gdrdrv is not loaded; name the disk by vfio: or spdk:" in route(tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:activations stay in memory")

@@ -113,4 +113,4 @@ def open_peer_slab(
 
 
 _CURE = "fastio-bench doctor lists what a window into the GPU's memory needs"
-_DRIVER_CURE = "the kernel's drivers reach few devices' memory: name the disk by vfio: or spdk:"
+_DRIVER_CURE = "name the disk by vfio: or spdk:, or store files by GPUDirect Storage: store=ToolStore(folder, 'gds')"

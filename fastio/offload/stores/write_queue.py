@@ -189,7 +189,8 @@ class WriteQueue(Tier):
         with contextlib.suppress(*STORE_ERRORS):  # it raises again for each tensor
             ask = getattr(self.store, "finished", None)
             if ask is not None:
-                return self._errors.keys() | ask(pending)
+                ended: list[int] = ask(pending)
+                return self._errors.keys() | set(ended)
             self.store.update()
         return {index for index in pending if self._is_over(index)}
 
