@@ -293,7 +293,7 @@ def test_backward_inside_the_context_gives_the_plain_gradients(store: SlowStore)
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpoint_inside_the_context_gives_the_plain_gradients(reentrant: bool, store: SlowStore) -> None:
-    model, loss = blocks()
+    model, _ = blocks()
     x = noise(64, 64).requires_grad_()
 
     def inner(_: nn.Module) -> Tensor:
@@ -451,10 +451,14 @@ def test_manager_works_after_an_exception_in_forward(store: SlowStore) -> None:
     plain = trained(model, loss)
     offload = Offload(store=store, policy=cheap)
     mode = Mode()
-    with pytest.raises(ZeroDivisionError), offload:
+
+    def fail() -> None:
         loss(model)
         mode.__enter__()  # and not left
         raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), offload:
+        fail()
     assert _get_current_dispatch_mode_stack() == [mode]
     mode.__exit__(None, None, None)
     same(trained(model, loss, offload), plain)
