@@ -50,8 +50,9 @@ class Offload:
     ``fastio-bench doctor`` lists what prevents their use. A device in use is always refused. A device with a filesystem
     or a partition table is refused unless ``force`` is its serial number. ``budget``: bytes (or "8GiB") of memory for
     saved tensors. ``host_budget``: bytes of host memory (pinned for tensors on a GPU) for the tensors that come back
-    soonest; the others go to the store. ``policy``: one of :data:`fastio.offload.planning.schedule.POLICIES`, or a
-    function with the arguments of :func:`fastio.offload.planning.schedule.plan`. ``codec``: see
+    soonest; the others go to the store. ``policy``: one of :data:`fastio.offload.planning.schedule.POLICIES`, a
+    function with the arguments of :func:`fastio.offload.planning.schedule.plan`, or what
+    ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` takes, see ``docs/offload.md``. ``codec``: see
     :func:`fastio.offload.codecs.encoding.encode`.
 
     With an exact codec, gradients equal those of plain training bit for bit. ``docs/offload.md`` says which tensors
