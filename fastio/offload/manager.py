@@ -215,6 +215,8 @@ class Offload:
                 self._reap_locked()
             self.check()
             step = saved.step
+            if saved.recipe is not None:
+                step.record_sources(saved)
             expected = step.record_use(saved.ordinal)
             found = self._materialize(saved)
             if saved.recipe is not None and self._recomputation is not None:
