@@ -49,16 +49,22 @@ _MIN_NBYTES = 4096  # smaller tensors are not worth a block of the device
 class Offload:
     """A context manager for the forward pass. Backward may run inside or after it.
 
-    ``store``: a folder, an empty block device, a list of them to stripe over, or an open store (see
-    :class:`fastio.offload.stores.tiers.Store`). NVMe namespaces without the kernel's block layer: "nvme:/dev/ng0n1"
-    (the kernel's passthrough), "vfio:0000:03:00.0" (driven by this process) or "spdk:trtype=TCP traddr=..." (by SPDK).
-    ``fastio-bench doctor`` lists what prevents their use. A device in use is always refused. A device with a filesystem
-    or a partition table is refused unless ``force`` is its serial number. ``budget``: bytes (or "8GiB") of memory for
-    saved tensors; None: what fits the device beside all else. ``host_budget``: bytes of host memory (pinned for tensors
-    on a GPU) for the tensors that come back soonest; the others go to the store. ``policy``: one of
-    :data:`fastio.offload.planning.schedule.POLICIES`, or a function with the arguments of
-    :func:`fastio.offload.planning.schedule.plan`. ``codec``: see :func:`fastio.offload.codecs.encoding.encode`.
-    ``strict_paper``: plan by the letter of FlashNeuron, section 3.3, with policy "flashneuron".
+    Args:
+        model: whose forward in other threads (nn.DataParallel) is taken too. None: that of threads started inside.
+        store: a folder, an empty block device, a list of them to stripe over, or an open store (see
+            :class:`fastio.offload.stores.tiers.Store`). NVMe namespaces without the kernel's block layer:
+            "nvme:/dev/ng0n1" (the kernel's passthrough), "vfio:0000:03:00.0" (driven by this process) or
+            "spdk:trtype=TCP traddr=..." (by SPDK). ``fastio-bench doctor`` lists what prevents their use.
+        budget: bytes (or "8GiB") of memory for saved tensors. None: what fits the device beside all else.
+        host_budget: bytes of host memory (pinned for tensors on a GPU) for the tensors that come back soonest; the
+            others go to the store.
+        policy: one of :data:`fastio.offload.planning.schedule.POLICIES`, a function with the arguments of
+            :func:`fastio.offload.planning.schedule.plan`, or what
+            ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` takes.
+        codec: see :func:`fastio.offload.codecs.encoding.encode`.
+        strict_paper: plan by the letter of FlashNeuron, section 3.3, with policy "flashneuron".
+        force: the serial number of a device with a filesystem or a partition table, which is refused otherwise. A
+            device in use is always refused.
 
     With an exact codec, gradients equal those of plain training bit for bit. ``docs/offload.md`` says which tensors
     move, what memory they take, and where torch does not allow it.
@@ -264,6 +270,8 @@ class Offload:
                 self._reap_locked()
             self.check()
             step = saved.step
+            if saved.recipe is not None:
+                step.record_sources(saved)
             expected = step.record_use(saved.ordinal)
             found = self._materialize(saved)
             if saved.recipe is not None and self._recomputation is not None:

@@ -218,12 +218,12 @@ def test_recomputation_that_must_be_and_cannot_raises_an_error_naming_the_operat
     x = noise(64, 64).requires_grad_()
     offload = Offload(store=store, policy=policy)
     with pytest.raises(RuntimeError, match=r"MUST_RECOMPUTE for aten\.cumsum\.default.*PREFER_RECOMPUTE"), offload:
-        x.sin().cumsum(0).exp().sin()
+        x.sin().cumsum(0).sin()
     assert _get_current_dispatch_mode_stack() == []
     with offload:
         y = x.exp().sin().sum()
     y.backward()
-    assert offload.counts.recomputed == 1
+    assert offload.counts.recomputed > 0
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_recomputation_that_must_be_and_cannot_raises_an_error_naming_the_operat
     [
         ([aten.mm], ValueError, "aten.mm.default"),
         (["aten.mm"], ValueError, "aten.mm.default"),
-        (lambda _context, _operator, *_args: "save", TypeError, "expected a CheckpointPolicy"),
+        (lambda _context, _operator, *_args, **_kwargs: "save", TypeError, "expected a CheckpointPolicy"),
     ],
 )
 def test_wrong_policies_raise_errors(policy: Any, error: Any, match: str, store: SlowStore) -> None:
@@ -312,6 +312,7 @@ def test_branch_whose_backward_ran_first_releases_nothing_that_another_one_needs
         with around:
             y = torch.nn.functional.gelu(x * 2)
             one, other = y.sum(), (y @ weight).sum()
+            del y
         first = torch.autograd.grad(one, x)
         return [*first, *torch.autograd.grad(other, weight)]
 
@@ -369,23 +370,29 @@ def cheap_or_keep(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> 
 
 
 def test_settings_of_the_forward_pass_hold_when_operators_run_again(store: SlowStore) -> None:
-    model, loss = attention()
-    plain = trained(model, loss)
+    """The quotient of integers has the default dtype; another number of threads divides tensors otherwise."""
+
+    def run(around: Any) -> tuple[Tensor, Tensor]:
+        x = torch.arange(1, 65)
+        weight = noise(64, 64).requires_grad_()
+        with around:
+            return (x / (x[:, None] + 1) @ weight).sum(), weight
+
+    value, weight = run(contextlib.nullcontext())
+    plain = torch.autograd.grad(value, weight)
     offload = Offload(store=store, policy=always)
-    with offload:
-        value = loss(model)
+    value, weight = run(offload)
     threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     try:
+        torch.set_num_threads(threads + 1)
         torch.set_default_dtype(torch.float64)
-        with torch.backends.mkldnn.flags(enabled=False):
-            value.backward()
-            assert not torch.backends.mkldnn.is_available() or not torch._C._get_mkldnn_enabled()
+        same(list(torch.autograd.grad(value, weight)), list(plain))
+        assert torch.get_num_threads() == threads + 1
         assert torch.get_default_dtype() is torch.float64
     finally:
+        torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
-    assert torch.get_num_threads() == threads
-    assert len(plain) == len(gradients(model))
-    assert offload.counts.recomputed > 0
+    assert offload.counts.recomputed == 1
 
 
 def test_graph_frees_what_recomputation_held(store: SlowStore) -> None:
@@ -398,7 +405,7 @@ def test_graph_frees_what_recomputation_held(store: SlowStore) -> None:
             alive = StorageWeakRef(h.untyped_storage())
             y = (torch.nn.functional.gelu(h) @ x).sum()
         del h
-        assert offload.saved_tensors_alive == 2
+        assert offload.saved_tensors_alive == 3
         del y
         assert offload.saved_tensors_alive == 0
         assert alive.expired()
@@ -430,7 +437,7 @@ def test_two_managers_recompute_their_own_tensors(store: SlowStore) -> None:
     x = noise(64, 64).requires_grad_()
     with one:
         first = loss(model)
-        with other:
+        with other, pytest.warns(UserWarning, match="other saved-tensor hooks"):
             second = loss(model)
         third = torch.nn.functional.gelu(x * 2) @ x
     second.backward()
@@ -452,13 +459,13 @@ def test_manager_works_after_an_exception_in_forward(store: SlowStore) -> None:
     offload = Offload(store=store, policy=cheap)
     mode = Mode()
 
-    def interrupted() -> None:
+    def fail() -> None:
         loss(model)
         mode.__enter__()  # and not left
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError), offload:
-        interrupted()
+        fail()
     assert _get_current_dispatch_mode_stack() == [mode]
     mode.__exit__(None, None, None)
     same(trained(model, loss, offload), plain)

@@ -13,7 +13,7 @@ from fastio import devices
 from fastio.memory.raw_memory import storage_bytes
 from fastio.offload.autograd.compute_times import ComputeTimes, NoTimes
 from fastio.offload.autograd.operators import Operator
-from fastio.offload.autograd.saved_tensor import SavedTensor
+from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.autograd.trace import RECOMPUTED, SavedRecord, Trace, dominant_kind, kind_of
 from fastio.offload.autograd.version_counters import counter_of, witness_of
 from fastio.offload.autograd.views import Span, span_to_save
@@ -197,8 +197,20 @@ class ForwardPass:
 
     def follow_order(self) -> None:
         """Expect backward to use the recorded order, or the reverse order if none is recorded."""
-        known = self.trace if self._profile is None or self._diverged else self._profile.trace
+        known = self.trace if self._profile is None or self._diverged else self._profile
         self.order = Order(known.order())
+
+    def record_sources(self, saved: SavedTensor) -> None:
+        """Record that backward needs what a saved tensor is recomputed from, unless its bytes are in memory."""
+        if self._profile is None or not self._profile.recomputed or self._diverged:
+            return
+        if self.order is None:
+            self.follow_order()
+        assert self.order is not None, "follow sets it"
+        if saved.recipe is not None and saved.state is State.RECOMPUTED and not saved.is_in_memory:
+            for source in saved.recipe.sources:
+                self.record_sources(source)
+                self.order.used(source.ordinal)
 
     def record_use(self, ordinal: int) -> bool:
         """Record that backward needs a saved tensor. Return whether it was expected next."""

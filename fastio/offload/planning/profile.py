@@ -134,6 +134,26 @@ class Profile:
         """The operators that the plan runs again."""
         return frozenset().union(*(self.trace.makers[i].repeated for i in self.recomputed))
 
+    def order(self) -> list[int]:
+        """Return the order in which backward needs the tensors: those that others are recomputed from, before these."""
+        if not self.recomputed:
+            return self.trace.order()
+        order: list[int] = []
+        had: set[int] = set()
+
+        def need(i: int) -> None:
+            if i not in had:
+                had.add(i)
+                if i in self.recomputed:
+                    for source in self.trace.recomputable[i].sources:
+                        need(source)
+                        order.append(source)
+
+        for use in self.trace.order():
+            need(use)
+            order.append(use)
+        return order
+
     def _step(self, trace: Trace, activations: Sequence[ActivationProfile]) -> Step:
         """Return what the joint planner needs to know."""
         read = self.history.bandwidth.get("read")

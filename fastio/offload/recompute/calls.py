@@ -21,7 +21,7 @@ Key = tuple[int, int, int]
 
 
 class Constant(NamedTuple):
-    """An argument that is held: a parameter, or a small tensor."""
+    """An argument that is held: a parameter or another leaf, or a small tensor."""
 
     tensor: torch.Tensor
     version: int
@@ -123,7 +123,7 @@ def _noted_tensor(tensor: torch.Tensor, inputs: set[int]) -> Constant | Activati
     storage = tensor.untyped_storage()
     inputs.add(storage._cdata)
     nbytes = storage.nbytes()
-    if is_parameter(tensor):
+    if (tensor.is_leaf and tensor.requires_grad) or is_parameter(tensor):  # the graph holds them anyway
         return Constant(tensor, tensor._version, nbytes)
     if nbytes >= SMALL:
         return Activation(key_of(tensor), View.of(tensor), nbytes)

@@ -7,6 +7,7 @@ same bits may be recomputed in later passes, and takes the time that was measure
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import weakref
@@ -67,6 +68,7 @@ class Recomputation:
         """Begin to record, in this thread, without the lock. Return a pack hook that is not recorded."""
         recorder = self._recorder
 
+        @functools.wraps(pack)  # other hooks' warnings name it
         def unrecorded(tensor: torch.Tensor) -> Kept | Handle:
             recorder.paused = True
             try:
