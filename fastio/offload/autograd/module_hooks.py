@@ -35,8 +35,9 @@ class ModuleHooks:
     """The passes of the threads that run under one Offload, by thread.
 
     Taken are the threads that enter the Offload. Of others, those whose outermost module is one of ``model``, or a
-    replica of one. Without a model, those that were started since the Offload was entered, unless several are in use.
-    Warns of other threads, and if other saved-tensor hooks replace ours.
+    replica of one. Without a model, those that were started since the main thread entered the Offload, unless several
+    are in use. Warns of other threads, and if other saved-tensor hooks replace ours. If no ``with`` statement is in the
+    main thread, other threads may well have nothing to do with it: it warns only if the one that entered saved nothing.
     """
 
     def __init__(self, model: Module | None) -> None:
@@ -48,6 +49,7 @@ class ModuleHooks:
         self._lock = threading.Lock()
         self._removable: list[Any] = []
         self._warned: set[str] = set()
+        self._missed = ""  # a warning of another thread, for a pass that saves nothing
         self.replaced = 0  # module forwards that ran under other saved-tensor hooks
 
     def here(self) -> ThreadPass | None:
@@ -93,6 +95,11 @@ class ModuleHooks:
                 removable.remove()
             self._removable.clear()
 
+    def warn_of_missed(self) -> None:
+        """Warn of another thread's forward, which was not taken, after a pass that saved nothing."""
+        if self._missed:
+            self._warn("missed", self._missed)
+
     def _enter(self, module: Module, _arguments: Any) -> None:
         if torch.compiler.is_compiling() or self._owner is None:
             return
@@ -133,11 +140,14 @@ class ModuleHooks:
             return None
         problem = self._problem(thread)
         if problem:
-            self._warn(
-                problem,
-                f"what {type(module).__name__} saves in thread {thread.name} is not offloaded: {problem}. Enter the "
-                f"Offload in that thread, too",
+            text = (
+                f"what {type(module).__name__} saves in thread {thread.name} is not offloaded: {problem}. Give the "
+                f"Offload the model, or enter it in that thread, too"
             )
+            if self._is_main():
+                self._warn(problem, text)
+            else:
+                self._missed = text
             return None
         top = hooks.top_hooks()
         if top is not None:
@@ -153,11 +163,17 @@ class ModuleHooks:
             return "torch says since 2.7 whether other saved-tensor hooks are installed there"
         if thread is threading.main_thread():
             return "an interrupt (Ctrl-C) could leave hooks in the main thread"
-        if self._model is None and len(_IN_USE) > 1:
+        if self._model is not None:
+            return ""
+        if len(_IN_USE) > 1:
             return "several Offloads are in use, and this one was made without a model"
-        if self._model is None and thread in self._older:
+        if thread in self._older:
             return "the thread was started before the Offload was entered, which was made without a model"
-        return ""
+        return "" if self._is_main() else "the Offload, made without a model, was not entered in the main thread"
+
+    def _is_main(self) -> bool:
+        """Return whether the main thread has entered the Offload."""
+        return threading.main_thread() in (one.thread for one in list(self._passes.values()))
 
     def _warn_of_other_hooks(self, pack: Any, name: str) -> None:
         self.replaced += 1
