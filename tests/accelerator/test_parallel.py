@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(not TOLD_OF_HOOKS, reason="torch says since 2.7 which saved-tensor hooks are installed"),
     pytest.mark.skipif(
         "accelerator" not in parallel_apply.__code__.co_names,
-        reason="this torch's parallel_apply knows only its own kinds",
+        reason="parallel_apply knows only its own kinds",
     ),
 ]
 
