@@ -43,7 +43,8 @@ class ModuleHooks:
     def __init__(self, model: Module | None) -> None:
         self._model = model
         self._passes: dict[int, ThreadPass] = {}  # by threading.get_ident()
-        self._entering: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # threads with a ``with`` of their own
+        # Threads with a ``with`` statement of their own. No WeakSet: an interrupt in its callbacks would be lost.
+        self._entering: list[weakref.ref[threading.Thread]] = []
         self._older: set[threading.Thread] = set()  # that were alive when the Offload was entered
         self._owner: Owner | None = None
         self._lock = threading.Lock()
@@ -68,7 +69,8 @@ class ModuleHooks:
                 self._older = set(threading.enumerate())
             self._passes[threading.get_ident()] = here
             if not here.taken:
-                self._entering.add(here.thread)
+                others = (one for one in self._entering if one() not in (None, here.thread))
+                self._entering = [*others, weakref.ref(here.thread)]
             self._owner = owner
             _IN_USE.add(self)
             if not self._removable:
@@ -136,7 +138,9 @@ class ModuleHooks:
         if any(one.here() is not None for one in list(_IN_USE)):
             return None  # under another Offload
         thread = threading.current_thread()
-        if thread in self._entering or not (self._model is None or _is_part(module, self._model)):
+        if any(one() is thread for one in self._entering):
+            return None
+        if self._model is not None and not _is_part(module, self._model):
             return None
         problem = self._problem(thread)
         if problem:
