@@ -30,6 +30,7 @@ class Accelerator(abc.ABC):
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
+        self._copy_streams: dict[tuple[torch.device, bool], Stream] = {}
 
     @property
     def module(self) -> Any:
@@ -158,6 +159,19 @@ class Accelerator(abc.ABC):
     def new_stream(self, device: torch.device) -> Stream:
         """A stream of torch's pool."""
         return self.module.Stream(device)
+
+    def copy_stream(self, device: torch.device, to_host: bool) -> Stream:
+        """The stream of all copies of one direction between a device and host memory.
+
+        A device has one copy engine for each direction: copies of several streams would take turns in pieces, and what
+        compute waits for next would share the bandwidth with what it needs later. On one stream they go in the order in
+        which they are issued: each user issues them in the order of need, and only a little ahead.
+        """
+        key = (self.with_index(device), to_host)
+        stream = self._copy_streams.get(key)
+        if stream is None:
+            stream = self._copy_streams.setdefault(key, self.new_stream(key[0]))
+        return stream
 
     def current_stream(self, device: torch.device) -> Stream:
         """The stream on which torch queues this thread's work now."""

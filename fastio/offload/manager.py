@@ -168,6 +168,8 @@ class Offload:
                 step.finish()
                 self._tiers.pump()
             self._planner.warn_of_excess(step.trace)
+            if not step.trace.saved:
+                self._threads.warn_of_missed()
         self._reap()
 
     def step(self, closure: Callable[[], Result]) -> Result:

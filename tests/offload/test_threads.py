@@ -137,6 +137,29 @@ def test_older_threads_without_a_model_are_refused_aloud() -> None:
     offload.close()
 
 
+def test_threads_beside_an_offload_of_another_thread_are_left_alone() -> None:
+    """Without a model, only a pass that saves nothing says that its forward may have run elsewhere."""
+    models = [seeded(net), seeded(net)]
+    plain = both_halves(models, plainly)
+    offload = fastio.Offload(store=SlowStore(), policy="all", budget=0)
+
+    def entered(saves: bool) -> tuple[Tensor, Tensor]:
+        first, second = noise(128, 64).chunk(2)
+        with offload:
+            one = models[0](first) if saves else None
+            other = in_threads([lambda: models[1](second)])[0]
+        return models[0](first) if one is None else one, other
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.cat(in_threads([lambda: entered(True)])[0]).square().mean().backward()
+    same(gradients(models[0]), plain)
+    assert offload.report().counts.writes == 8
+    with pytest.warns(UserWarning, match="not entered in the main thread"):
+        in_threads([lambda: entered(False)])
+    assert offload.report().counts.writes == 8
+
+
 def test_threads_may_enter_one_offload() -> None:
     models = [seeded(net), seeded(net)]
     plain = both_halves(models, plainly)

@@ -138,7 +138,8 @@ class ForwardPass:
             return Placement(True, waits, encodes)
         if self._diverged:
             return Placement(True, waits, encodes)
-        if not profile.timed:  # encoding may have saved nothing in the profiled pass
+        # Encoding may have saved nothing in the profiled pass. Another thread's may have ended since the latest plan.
+        if not profile.timed or not profile.placements:
             return Placement(True, waits, profile.trace.ratio[ordinal] > 1)
         self._run.waited = waits
         placement = profile.placements[ordinal]

@@ -35,19 +35,22 @@ class ModuleHooks:
     """The passes of the threads that run under one Offload, by thread.
 
     Taken are the threads that enter the Offload. Of others, those whose outermost module is one of ``model``, or a
-    replica of one. Without a model, those that were started since the Offload was entered, unless several are in use.
-    Warns of other threads, and if other saved-tensor hooks replace ours.
+    replica of one. Without a model, those that were started since the main thread entered the Offload, unless several
+    are in use. Warns of other threads, and if other saved-tensor hooks replace ours. If no ``with`` statement is in the
+    main thread, other threads may well have nothing to do with it: it warns only if the one that entered saved nothing.
     """
 
     def __init__(self, model: Module | None) -> None:
         self._model = model
         self._passes: dict[int, ThreadPass] = {}  # by threading.get_ident()
-        self._entering: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # threads with a ``with`` of their own
+        # Threads with a ``with`` statement of their own. No WeakSet: an interrupt in its callbacks would be lost.
+        self._entering: list[weakref.ref[threading.Thread]] = []
         self._older: set[threading.Thread] = set()  # that were alive when the Offload was entered
         self._owner: Owner | None = None
         self._lock = threading.Lock()
         self._removable: list[Any] = []
         self._warned: set[str] = set()
+        self._missed = ""  # a warning of another thread, for a pass that saves nothing
         self.replaced = 0  # module forwards that ran under other saved-tensor hooks
 
     def here(self) -> ThreadPass | None:
@@ -66,7 +69,8 @@ class ModuleHooks:
                 self._older = set(threading.enumerate())
             self._passes[threading.get_ident()] = here
             if not here.taken:
-                self._entering.add(here.thread)
+                others = (one for one in self._entering if one() not in (None, here.thread))
+                self._entering = [*others, weakref.ref(here.thread)]
             self._owner = owner
             _IN_USE.add(self)
             if not self._removable:
@@ -92,6 +96,11 @@ class ModuleHooks:
             for removable in self._removable:
                 removable.remove()
             self._removable.clear()
+
+    def warn_of_missed(self) -> None:
+        """Warn of another thread's forward, which was not taken, after a pass that saved nothing."""
+        if self._missed:
+            self._warn("missed", self._missed)
 
     def _enter(self, module: Module, _arguments: Any) -> None:
         if torch.compiler.is_compiling() or self._owner is None:
@@ -129,15 +138,20 @@ class ModuleHooks:
         if any(one.here() is not None for one in list(_IN_USE)):
             return None  # under another Offload
         thread = threading.current_thread()
-        if thread in self._entering or not (self._model is None or _is_part(module, self._model)):
+        if any(one() is thread for one in self._entering):
+            return None
+        if self._model is not None and not _is_part(module, self._model):
             return None
         problem = self._problem(thread)
         if problem:
-            self._warn(
-                problem,
-                f"what {type(module).__name__} saves in thread {thread.name} is not offloaded: {problem}. Enter the "
-                f"Offload in that thread, too",
+            text = (
+                f"what {type(module).__name__} saves in thread {thread.name} is not offloaded: {problem}. Give the "
+                f"Offload the model, or enter it in that thread, too"
             )
+            if self._is_main():
+                self._warn(problem, text)
+            else:
+                self._missed = text
             return None
         top = hooks.top_hooks()
         if top is not None:
@@ -153,11 +167,17 @@ class ModuleHooks:
             return "torch says since 2.7 whether other saved-tensor hooks are installed there"
         if thread is threading.main_thread():
             return "an interrupt (Ctrl-C) could leave hooks in the main thread"
-        if self._model is None and len(_IN_USE) > 1:
+        if self._model is not None:
+            return ""
+        if len(_IN_USE) > 1:
             return "several Offloads are in use, and this one was made without a model"
-        if self._model is None and thread in self._older:
+        if thread in self._older:
             return "the thread was started before the Offload was entered, which was made without a model"
-        return ""
+        return "" if self._is_main() else "the Offload, made without a model, was not entered in the main thread"
+
+    def _is_main(self) -> bool:
+        """Return whether the main thread has entered the Offload."""
+        return threading.main_thread() in (one.thread for one in list(self._passes.values()))
 
     def _warn_of_other_hooks(self, pack: Any, name: str) -> None:
         self.replaced += 1

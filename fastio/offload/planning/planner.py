@@ -6,7 +6,7 @@ import warnings
 from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
-from weakref import WeakSet
+from weakref import ref
 
 import torch
 
@@ -72,7 +72,8 @@ class Planner:
         self._profiles: OrderedDict[Key, Profile | None] = OrderedDict()  # least recently used first; None: warmed up
         self.latest: Profile | None = None
         self.least: int | None = None  # bytes: smaller activations on an accelerator stay; None: not known yet
-        self._passes: WeakSet[ForwardPass] = WeakSet()  # of all threads, and those whose graphs live on
+        # Of all threads, and those whose graphs live on. No WeakSet: an interrupt in its callbacks would be lost.
+        self._passes: list[ref[ForwardPass]] = []
         self._warned = False
         self._least_window = _WINDOW  # without a budget
 
@@ -102,12 +103,13 @@ class Planner:
 
     def add_pass(self, step: ForwardPass) -> None:
         """Add a forward pass, which shares the budget with the others."""
-        self._passes.add(step)
+        self._passes = [*(one for one in self._passes if one() is not None), ref(step)]
 
     @property
     def kept_nbytes(self) -> int:
         """Bytes of the activations of all passes that stay by their plans."""
-        return sum(step.kept_nbytes for step in self._passes)
+        alive = (one() for one in self._passes)
+        return sum(step.kept_nbytes for step in alive if step is not None)
 
     def may_keep(self, nbytes: int) -> bool:
         """Return whether an activation may stay, as its plan says, beside those of other passes."""

@@ -42,7 +42,7 @@ class CpuCopies:
 
 
 class StreamCopies(CpuCopies):
-    """Copies on a side stream for each device and direction. The host never waits for them."""
+    """Copies on each device's stream of their direction. The host never waits for them."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
@@ -104,7 +104,7 @@ class StreamCopies(CpuCopies):
     def _stream(self, device: torch.device, out: bool) -> Stream:
         stream = self._streams.get((device, out))
         if stream is None:
-            stream = self._streams[device, out] = self._accelerator.new_stream(device)
+            stream = self._streams[device, out] = self._accelerator.copy_stream(device, to_host=out)
         return stream
 
     def _copy(self, destination: torch.Tensor, source: torch.Tensor, stream: Stream) -> Event:
