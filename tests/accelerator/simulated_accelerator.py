@@ -20,6 +20,7 @@ class SimulatedAccelerator(devices.Accelerator):
 
     def __init__(self) -> None:
         super().__init__("simulated")
+        self._copy = simulated.c_library().simulated_copy
 
     def why_unavailable(self) -> tuple[str, str]:
         return "it was not loaded", "simulated.load()"
@@ -29,6 +30,15 @@ class SimulatedAccelerator(devices.Accelerator):
 
     def native_copies(self) -> int:
         return simulated.native_copies()
+
+    def current_stream(self, device: torch.device) -> devices.Stream:
+        index = self.module.current_device() if device.index is None else device.index
+        return torch._C._accelerator_getStream(index)
+
+    def copy(self, stream: devices.Stream, destination: int, source: int, nbytes: int, to_host: bool) -> None:
+        failed = self._copy(stream.device_index, stream.stream_id, destination, source, nbytes, to_host)
+        if failed is not None:
+            raise RefusedError(f"a copy failed: {failed.decode()}")
 
     def crc32_of_ranges(self, ranges: Sequence[tuple[int, int]], device: torch.device) -> list[int]:
         values = [0] * len(ranges)
