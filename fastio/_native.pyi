@@ -297,6 +297,9 @@ def cached_read(
 def cuda_copies() -> int:
     """Return the address of the table by which staged transfers reach CUDA devices. NativeError without a driver."""
 
+def cuda_copy(stream: int, destination: int, source: int, nbytes: int, to_host: bool) -> None:
+    """Begin a copy between a CUDA device and pinned memory on a stream of torch. NativeError if it is refused."""
+
 def staged_read(
     fd: int,
     direct: int,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import ctypes
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +34,7 @@ class Accelerator(abc.ABC):
         self.kind = kind
         self._copy_streams: dict[tuple[torch.device, bool], Stream] = {}
 
-    @property
+    @functools.cached_property
     def module(self) -> Any:
         """torch's module for this kind of device."""
         return torch.get_device_module(self.kind)
@@ -176,6 +178,18 @@ class Accelerator(abc.ABC):
     def current_stream(self, device: torch.device) -> Stream:
         """The stream on which torch queues this thread's work now."""
         return self.module.current_stream(device)
+
+    def copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> None:
+        """Begin to copy ``nbytes`` between a device and pinned memory, by address, on a stream of that device.
+
+        RuntimeError or RefusedError if the copy is refused.
+        """
+        on_host = torch.frombuffer(
+            (ctypes.c_ubyte * nbytes).from_address(destination if to_host else source), dtype=torch.uint8
+        )
+        on_device = self.bytes_at(source if to_host else destination, nbytes)
+        with self.under(stream):
+            (on_host if to_host else on_device).copy_(on_device if to_host else on_host, non_blocking=True)
 
     def under(self, stream: Stream | None) -> contextlib.AbstractContextManager[Any]:
         """A context in which torch queues work on a stream; None changes nothing."""

@@ -270,7 +270,8 @@ class Offload:
         with self._lock:
             if self._released:
                 self._reap_locked()
-            self.check()
+            if self.failure is not None:
+                self.check()
             step = saved.step
             if saved.recipe is not None:
                 step.record_sources(saved)
@@ -278,7 +279,7 @@ class Offload:
             found = self._materialize(saved)
             if saved.recipe is not None and self._recomputation is not None:
                 self._recomputation.try_(saved, *found)
-            tensor = handle.view.on(*found, saved.unpacked)
+            tensor = saved.tensor(handle.view, *found)
             step.record_served()
             self._ahead.used(saved, expected)
         if self._released:
@@ -312,6 +313,8 @@ class Offload:
             self._saved_tensors[saved.index] = saved
             step.saved_by(operator, saved)
             if new:
+                if view.offset == 0 and touched.nbytes == saved.source_nbytes:
+                    saved.view = view
                 placement = step.decide(self._codec)
                 if self._recomputation is not None:
                     placement = self._recomputation.place(step, saved, placement)
@@ -341,7 +344,7 @@ class Offload:
 
     def _materialize(self, saved: SavedTensor) -> tuple[torch.UntypedStorage, int]:
         """Return a storage with the bytes, and their shift in it. The lock is held."""
-        if saved.state is State.FAILED or not self._finalizer.alive:
+        if saved.state is State.FAILED or self._tiers.is_closed:
             raise ActivationLostError(f"saved tensor {saved.ordinal} of forward pass {saved.step.number} is gone")
         if saved.tier is not None:
             saved.tier.cancel(saved)
@@ -405,7 +408,7 @@ class Offload:
         self._ahead.forget(saved)
         if saved.tier is None:
             saved.release_bytes()
-        elif self._finalizer.alive:
+        elif not self._tiers.is_closed:
             saved.tier.drop(saved)
         self._saved_tensors.pop(saved.index, None)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fastio.devices import kinds
-from fastio.devices.accelerator import Accelerator
+from fastio.devices.accelerator import Accelerator, Stream
 from fastio.devices.simulated import controls, memory
 from fastio.errors import RefusedError
 
@@ -22,6 +22,7 @@ class SimulatedAccelerator(Accelerator):
 
     def __init__(self) -> None:
         super().__init__("simulated")
+        self._copy = memory.c_library().simulated_copy
 
     def why_unavailable(self) -> tuple[str, str]:
         return "it was not loaded", "fastio.devices.simulated.use()"
@@ -38,6 +39,15 @@ class SimulatedAccelerator(Accelerator):
         except RuntimeError as error:
             raise RefusedError(f"no window: {error}") from error
         return SimpleNamespace(address=window, close=lambda: memory.close_peer_window(window))
+
+    def current_stream(self, device: torch.device) -> Stream:
+        index = self.module.current_device() if device.index is None else device.index
+        return torch._C._accelerator_getStream(index)
+
+    def copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> None:
+        failed = self._copy(stream.device_index, stream.stream_id, destination, source, nbytes, to_host)
+        if failed is not None:
+            raise RefusedError(f"a copy failed: {failed.decode()}")
 
     def crc32_of_ranges(self, ranges: Sequence[tuple[int, int]], device: torch.device) -> list[int]:
         values = [0] * len(ranges)

@@ -68,7 +68,8 @@ class ForwardPass:
             self._device = device
             accelerator = devices.of(device)
             stream = accelerator.current_stream(device)
-            storage_bytes(storage).record_stream(stream)  # its memory is freed before the graph is
+            # The memory is freed before the graph is. A conjugate or negative view would record a copy.
+            (storage_bytes(storage) if tensor.is_conj() or tensor.is_neg() else tensor).record_stream(stream)
         if self._run.waited:
             self._synchronize_if_timed()
         nbytes = storage.nbytes()

@@ -15,7 +15,7 @@ from fastio._native import WeakStorage
 from fastio.memory.raw_memory import storage_bytes
 from fastio.offload.autograd.buffer import Buffer
 from fastio.offload.autograd.version_counters import empty_on
-from fastio.offload.autograd.views import Span
+from fastio.offload.autograd.views import Span, View
 
 if TYPE_CHECKING:
     from fastio.offload.autograd.forward_pass import ForwardPass
@@ -47,6 +47,7 @@ class SavedTensor:
     tier: DiskTier | HostTier | RecomputeTier | None = None
     recipe: Recipe | None = None  # how to compute the bytes again
     kept = False  # the plan keeps it in memory
+    view: View | None = None  # of the tensor that was saved first, if it is all of its storage
     encoded: Encoded | None = None  # codec and sizes, without the payload; None: not encoded
     payload: torch.Tensor | None = None  # replaces ``live`` if encoded
     computed: devices.Event | None = None  # on a GPU: the bytes to write are there
@@ -99,6 +100,13 @@ class SavedTensor:
         # Shares the version counter of the saved tensors without keeping their storage.
         self.witness = witness
         self.version = witness._version
+
+    def tensor(self, view: View, storage: torch.UntypedStorage, moved: int) -> torch.Tensor:
+        """Return a saved tensor on a storage in which the bytes lie ``moved`` bytes further than in the original."""
+        buffer = self.buffer
+        if buffer is not None and buffer.storage is storage and buffer.tensor is not None and view == self.view:
+            return view.tensor(buffer.tensor, self.unpacked)
+        return view.tensor(view.on(storage, moved), self.unpacked)
 
     @property
     def unpacked(self) -> torch.Tensor:

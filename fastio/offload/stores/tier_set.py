@@ -38,6 +38,7 @@ class TierSet:
         self._host_budget = host_budget
         self._counts = counts
         self.loaded = Loaded()
+        self.is_closed = False
         self._window = self._transit = 0
         self.disks: dict[str, DiskTier] = {}
         self._hosts: dict[str, HostTier] = {}
@@ -68,9 +69,7 @@ class TierSet:
             name = DISK
             saved.tier = disk = self._disk(saved)
             disk.move_out(saved, 0 if waits else max(0, limit - self.waiting_bytes + disk.waiting_bytes))
-        excess = self.loaded.nbytes - (0 if waits else limit)
-        if self.disks:
-            excess += self.waiting_bytes
+        excess = self.loaded.nbytes - (0 if waits else limit) + (self.waiting_bytes if self.disks else 0)
         if excess > 0:
             self._unload(excess)
         return name
@@ -107,15 +106,19 @@ class TierSet:
             host.close()
         if self._owned:
             self.store.close()
+        self.is_closed = True
 
     def _unload(self, nbytes: int) -> None:
         """Unload at least ``nbytes``, if there are so many, of the tensors that were loaded first."""
-        for saved in list(self.loaded.tensors.values()):
+        oldest: list[SavedTensor] = []
+        for saved in self.loaded.tensors.values():
             if nbytes <= 0:
                 break
             if saved.state is State.RESIDENT:
                 nbytes -= saved.nbytes
-                tier_of(saved).unload(saved)
+                oldest.append(saved)
+        for saved in oldest:
+            tier_of(saved).unload(saved)
 
     def _host(self, kind: str) -> HostTier:
         host = self._hosts.get(kind)
