@@ -112,12 +112,12 @@ class Recipe:
     ) -> torch.Tensor:
         made = values.get(argument.key)
         if made is not None:
-            return argument.view.on(made.untyped_storage(), 0, made)
+            return argument.view.tensor(argument.view.on(made.untyped_storage(), 0), made)
         saved = covering(self.inputs[argument.key], argument.view, argument.storage_nbytes)
         assert saved is not None, "recipe_of found it"
         if saved.witness._version != saved.version or saved.was_written:
             raise _changed(self.calls[-1], argument.view.shape)
-        return argument.view.on(*materialize(saved), saved.unpacked)
+        return saved.tensor(argument.view, *materialize(saved))
 
 
 def recipe_of(saved: SavedTensor, step: ForwardPass, recorder: Recorder) -> Recipe | str:
