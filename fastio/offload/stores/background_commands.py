@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -48,7 +49,8 @@ class Command:
 class BackgroundCommands:
     """At most ``threads`` threads, made when there is work for them; without any, ``wait`` does the work.
 
-    They keep neither this object alive nor a process that ends.
+    They do not keep this object alive. Call ``close`` before the interpreter ends: a thread in the middle of a transfer
+    would crash it.
     """
 
     def __init__(self, threads: int) -> None:
@@ -87,14 +89,25 @@ class BackgroundCommands:
         return True
 
     def close(self) -> None:
-        """End the threads, once what they run has ended."""
-        for _ in self._threads:
+        """Drop what no thread has begun, and end the threads once what they run has ended."""
+        for queue in self._queues:
+            while queue:
+                with contextlib.suppress(IndexError):  # a thread took the last one
+                    queue.popleft().drop()
+        threads, self._threads = self._threads, []
+        for _ in threads:
             self._tickets.put(False)
-        self._threads.clear()
+        if not getattr(_this_thread, "works", False):  # else the last reference was a command's
+            for thread in threads:
+                thread.wait()
+
+
+_this_thread = threading.local()
 
 
 def _worker(tickets: SimpleQueue[bool], queues: tuple[deque[Command], ...]) -> Callable[[], None]:
     def work() -> None:
+        _this_thread.works = True
         while tickets.get():
             for queue in queues:
                 try:
