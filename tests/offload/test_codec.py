@@ -257,15 +257,15 @@ def test_lossless_packs_only_if_the_ratio_pays(elements: int, density: float, us
     assert same_bits(decode(encoded), tensor)
 
 
-@pytest.mark.parametrize("codec", ["exponents", "lossless"])
-def test_bfloat16_is_packed_by_its_exponents(codec: str) -> None:
+def test_bfloat16_is_packed_by_its_exponents() -> None:
     tensor = (torch.randn(100_003, generator=torch.Generator().manual_seed(0)) * 3).to(torch.bfloat16)
-    encoded = encode(tensor, codec)
+    encoded = encode(tensor, "exponents")
     assert encoded.codec == "exponents"
     assert encoded.ratio > 1.3
     assert same_bits(decode(encoded), tensor)
-    assert encode(tensor.to(torch.float16), codec).codec == "none", "its exponents have 5 bits"
-    assert encode(torch.relu(tensor), codec).codec == ("csr" if codec == "lossless" else "exponents")
+    assert encode(tensor.to(torch.float16), "exponents").codec == "none", "its exponents have 5 bits"
+    assert encode(torch.relu(tensor), "exponents").codec == "csr"
+    assert encode(tensor, "lossless").codec == "none"
     damaged = encoded.payload.clone()
     damaged[386 + 1] = 8
     with pytest.raises(PayloadError, match="block 259 of the payload is damaged"):
@@ -372,7 +372,7 @@ def test_wrong_number_of_elements_raises_an_error() -> None:
 def test_unsupported_tensors_raise_an_error_with_the_reason() -> None:
     with pytest.raises(ValueError, match="unknown codec 'zip'"):
         encode(torch.ones(1), "zip")
-    with pytest.raises(ValueError, match="choose one of none, csr, exponents, lossless"):
+    with pytest.raises(ValueError, match="choose one of none, csr, lossless, exponents"):
         is_exact("")
     with pytest.raises(UnsupportedError, match="sparse_coo"):
         encode(torch.eye(3).to_sparse(), "none")

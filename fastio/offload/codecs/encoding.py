@@ -5,10 +5,9 @@ codec       payload                                                             
 =========== ======================================================================= ==========================
 none        the bytes                                                               the same bits
 csr         CSR-128 (:mod:`fastio.offload.codecs.csr`): without the zeros           the same bits
-exponents   bfloat16 on the CPU with exponents of 4 bits, see                       the same bits
-            :mod:`fastio.offload.codecs.exponents`; else the bytes
-lossless    CSR-128 if that is at most 4/5 of the bytes, else the exponents of 4    the same bits
-            bits if that is, else the bytes
+lossless    CSR-128 if that is at most 4/5 of the bytes, else the bytes             the same bits
+exponents   the same, but bfloat16 on the CPU with exponents of 4 bits if that is   the same bits
+            (:mod:`fastio.offload.codecs.exponents`): for slower disks
 fp16        float32 rounded to float16                                              within the bounds below
 bf16        float32 rounded to bfloat16                                             within the bounds below
 csr+fp16    float32 rounded to float16, without the zeros                           within the bounds below
@@ -40,7 +39,7 @@ from fastio.errors import PayloadError, ToolUnavailableError, UnsupportedError
 from fastio.offload.codecs import csr, exponents
 from fastio.offload.stores import fresh_memory
 
-EXACT = ("none", "csr", "exponents", "lossless")
+EXACT = ("none", "csr", "lossless", "exponents")
 CODECS = (*EXACT, "fp16", "bf16", "csr+fp16")
 
 # Least ratio at which "lossless" uses CSR-128: packing and unpacking take 0.24 s/GB on one core, writing and reading on
@@ -161,13 +160,13 @@ def _pack(plain: torch.Tensor, codec: str) -> tuple[str, torch.Tensor | None]:
     packed = None
     if codec == "csr":
         packed = csr.pack(plain)
-    elif codec in {"lossless", "csr+fp16"}:
+    elif codec in {"lossless", "exponents", "csr+fp16"}:
         with contextlib.suppress(ToolUnavailableError):
             packed = csr.pack(plain, PAYING_RATIO)
     if packed is not None:
         return "csr", packed
-    if codec in {"exponents", "lossless", "csr+fp16"}:
-        packed = exponents.pack(plain, 1.0 if codec == "exponents" else PAYING_RATIO)
+    if codec == "exponents":
+        packed = exponents.pack(plain, PAYING_RATIO)
     return ("none" if packed is None else "exponents"), packed
 
 

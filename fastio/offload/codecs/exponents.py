@@ -10,7 +10,7 @@ from fastio.offload.stores import fresh_memory
 from fastio.runtime.native_errors import NativeError
 
 
-def pack(plain: torch.Tensor, least_ratio: float = 1.0) -> torch.Tensor | None:
+def pack(plain: torch.Tensor, least_ratio: float) -> torch.Tensor | None:
     """Return the payload of a contiguous tensor, as uint8; None if it is not worth packing.
 
     None if it is not bfloat16 on the CPU, or if the ratio would be below ``least_ratio``.
