@@ -97,7 +97,9 @@ class Offload:
         operators = OperatorPolicy.of(policy)
         planned: Any = policy if operators is None else "all"
         limit = parse_size(budget, "budget")
-        self._planner = Planner(planned, limit, host_bytes, codec == "lossless", strict_paper, DeviceMemory())
+        self._planner = Planner(
+            planned, limit, host_bytes, codec in {"lossless", "exponents"}, strict_paper, DeviceMemory()
+        )
         self._tiers = TierSet(*resolve_store(store, policy, force), host_bytes, self.counts)
         self._lock = threading.Lock()
         self._released: deque[HandleRef | Hold] = deque()  # of handles that are gone

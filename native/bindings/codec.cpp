@@ -5,6 +5,7 @@
 
 #include "bindings/values.hpp"
 #include "codec/csr.hpp"
+#include "codec/exponents.hpp"
 #include "support/errors.hpp"
 
 namespace nb = nanobind;
@@ -58,6 +59,28 @@ void bind_codec(nb::module_& module) {
                        reinterpret_cast<void*>(destination), elements, itemsize);
         },
         "payload"_a, "nbytes"_a, "destination"_a, "elements"_a, "itemsize"_a, "kernel"_a = "");
+    module.def(
+        "exponents_nbytes",
+        [](uintptr_t source, uint64_t elements) {
+            nb::gil_scoped_release release;
+            return exponents_nbytes(reinterpret_cast<const void*>(source), elements);
+        },
+        "source"_a, "elements"_a);
+    module.def(
+        "exponents_encode",
+        [](uintptr_t source, uint64_t elements, uintptr_t payload, uint64_t nbytes) {
+            nb::gil_scoped_release release;
+            exponents_encode(reinterpret_cast<const void*>(source), elements, reinterpret_cast<void*>(payload), nbytes);
+        },
+        "source"_a, "elements"_a, "payload"_a, "nbytes"_a);
+    module.def(
+        "exponents_decode",
+        [](uintptr_t payload, uint64_t nbytes, uintptr_t destination, uint64_t elements) {
+            nb::gil_scoped_release release;
+            exponents_decode(reinterpret_cast<const void*>(payload), nbytes, reinterpret_cast<void*>(destination),
+                             elements);
+        },
+        "payload"_a, "nbytes"_a, "destination"_a, "elements"_a);
 }
 
 }  // namespace fastio

@@ -7,6 +7,7 @@ import dataclasses
 import importlib.resources
 import math
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +15,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fastio
 from fastio import _native
 from fastio.errors import FastIOError, PayloadError, ToolUnavailableError, UnsupportedError
 from fastio.offload.codecs import csr_cuda
 from fastio.offload.codecs.encoding import CODECS, EXACT, Encoded, decode, encode, is_exact
 from fastio.runtime.native_errors import NativeError
+from offloading import gradients
 
 KERNELS = _native.csr_kernels()
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.complex64, torch.complex128]
@@ -254,6 +257,36 @@ def test_lossless_packs_only_if_the_ratio_pays(elements: int, density: float, us
     assert same_bits(decode(encoded), tensor)
 
 
+def test_bfloat16_is_packed_by_its_exponents() -> None:
+    tensor = (torch.randn(100_003, generator=torch.Generator().manual_seed(0)) * 3).to(torch.bfloat16)
+    encoded = encode(tensor, "exponents")
+    assert encoded.codec == "exponents"
+    assert encoded.ratio > 1.3
+    assert same_bits(decode(encoded), tensor)
+    assert encode(tensor.to(torch.float16), "exponents").codec == "none", "its exponents have 5 bits"
+    assert encode(torch.relu(tensor), "exponents").codec == "csr"
+    assert encode(tensor, "lossless").codec == "none"
+    damaged = encoded.payload.clone()
+    damaged[386 + 1] = 8
+    with pytest.raises(PayloadError, match="block 259 of the payload is damaged"):
+        decode(dataclasses.replace(encoded, payload=damaged))
+
+
+def test_activations_in_bfloat16_take_fewer_bytes_in_the_store(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(256, 256, dtype=torch.bfloat16) for _ in range(3)), torch.nn.Tanh())
+    x = torch.randn(512, 256, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    model(x).square().mean().backward()
+    plain = gradients(model)
+    with fastio.Offload(store=tmp_path, policy="fastensor", codec="exponents") as offload:
+        loss = model(x).square().mean()
+    loss.backward()
+    assert all(same_bits(mine, other) for mine, other in zip(gradients(model), plain, strict=True))
+    report = offload.report()
+    assert report.counts.encoded == 4
+    assert report.traffic["disk"].written_bytes * 1.3 < report.activation_bytes
+    offload.close()
+
+
 def test_codec_none_copies_no_contiguous_tensor() -> None:
     tensor = torch.rand(5, 7)
     encoded = encode(tensor, "none")
@@ -339,7 +372,7 @@ def test_wrong_number_of_elements_raises_an_error() -> None:
 def test_unsupported_tensors_raise_an_error_with_the_reason() -> None:
     with pytest.raises(ValueError, match="unknown codec 'zip'"):
         encode(torch.ones(1), "zip")
-    with pytest.raises(ValueError, match="choose one of none, csr, lossless"):
+    with pytest.raises(ValueError, match="choose one of none, csr, lossless, exponents"):
         is_exact("")
     with pytest.raises(UnsupportedError, match="sparse_coo"):
         encode(torch.eye(3).to_sparse(), "none")

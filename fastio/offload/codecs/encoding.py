@@ -6,6 +6,8 @@ codec       payload                                                             
 none        the bytes                                                               the same bits
 csr         CSR-128 (:mod:`fastio.offload.codecs.csr`): without the zeros           the same bits
 lossless    CSR-128 if that is at most 4/5 of the bytes, else the bytes             the same bits
+exponents   the same, but bfloat16 on the CPU with exponents of 4 bits if that is   the same bits
+            (:mod:`fastio.offload.codecs.exponents`): for slower disks
 fp16        float32 rounded to float16                                              within the bounds below
 bf16        float32 rounded to bfloat16                                             within the bounds below
 csr+fp16    float32 rounded to float16, without the zeros                           within the bounds below
@@ -26,6 +28,7 @@ full precision. Its "delayed precision reduction" is fp16 here.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
 
@@ -33,10 +36,10 @@ import torch
 
 from fastio import devices
 from fastio.errors import PayloadError, ToolUnavailableError, UnsupportedError
-from fastio.offload.codecs import csr
+from fastio.offload.codecs import csr, exponents
 from fastio.offload.stores import fresh_memory
 
-EXACT = ("none", "csr", "lossless")
+EXACT = ("none", "csr", "lossless", "exponents")
 CODECS = (*EXACT, "fp16", "bf16", "csr+fp16")
 
 # Least ratio at which "lossless" uses CSR-128: packing and unpacking take 0.24 s/GB on one core, writing and reading on
@@ -89,8 +92,8 @@ def encode(tensor: torch.Tensor, codec: str) -> Encoded:
     if rounded is not None and (packed is not None or bool(valid)):
         used, payload = codec, _bytes(rounded) if packed is None else packed
     else:
-        packed = _pack(plain, codec)
-        used, payload = ("none", _bytes(plain)) if packed is None else ("csr", packed)
+        used, packed = _pack(plain, codec)
+        payload = _bytes(plain) if packed is None else packed
     ratio = plain.nbytes / payload.nbytes if payload.nbytes else 1.0
     return Encoded(used, tuple(tensor.shape), tensor.dtype, tensor.device, payload.nbytes, ratio, payload)
 
@@ -110,9 +113,12 @@ def decode(encoded: Encoded) -> torch.Tensor:
         raise _damaged(encoded, f"it has {payload.nbytes} bytes, expected {encoded.nbytes}")
     elements = math.prod(encoded.shape)
     stored = _ROUNDED.get(encoded.codec, encoded.dtype)
-    if encoded.codec.startswith("csr"):
+    if encoded.codec.startswith(("csr", "exponents")):
         try:
-            flat = csr.unpack(payload, elements, stored, encoded.device)
+            if encoded.codec == "exponents":
+                flat = exponents.unpack(payload, elements, encoded.device)
+            else:
+                flat = csr.unpack(payload, elements, stored, encoded.device)
         except csr.DamagedError as error:
             raise _damaged(encoded, str(error)) from None
     else:
@@ -149,15 +155,19 @@ def _as(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return fresh_memory.empty(tuple(tensor.shape), dtype, tensor.device).copy_(tensor)
 
 
-def _pack(plain: torch.Tensor, codec: str) -> torch.Tensor | None:
+def _pack(plain: torch.Tensor, codec: str) -> tuple[str, torch.Tensor | None]:
+    """Return the exact codec that was used, and its payload; None for the bytes."""
+    packed = None
     if codec == "csr":
-        return csr.pack(plain)
-    if codec in {"lossless", "csr+fp16"}:
-        try:
-            return csr.pack(plain, PAYING_RATIO)
-        except ToolUnavailableError:
-            return None
-    return None
+        packed = csr.pack(plain)
+    elif codec in {"lossless", "exponents", "csr+fp16"}:
+        with contextlib.suppress(ToolUnavailableError):
+            packed = csr.pack(plain, PAYING_RATIO)
+    if packed is not None:
+        return "csr", packed
+    if codec == "exponents":
+        packed = exponents.pack(plain, PAYING_RATIO)
+    return ("none" if packed is None else "exponents"), packed
 
 
 def _damaged(encoded: Encoded, problem: str) -> PayloadError:
