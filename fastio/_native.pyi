@@ -232,6 +232,9 @@ def header_rows(
 def fault_signal(fd: int, nbytes: int) -> int:
     """Return the signal that kills a child process that maps a file and reads it: 0 if none, -1 if it cannot map it."""
 
+def streaming_copy(target: int, source: int, nbytes: int) -> None:
+    """Copy memory, given by addresses, that is not read again soon: large copies bypass the caches."""
+
 def crc32(data: Any, value: int = 0) -> int: ...
 def crc32_at(address: int, nbytes: int, value: int = 0) -> int: ...
 def crc32_copy(destination: int, source: int, nbytes: int, value: int = 0) -> int: ...
@@ -293,6 +296,9 @@ def cached_read(
 ) -> list[int]: ...
 def cuda_copies() -> int:
     """Return the address of the table by which staged transfers reach CUDA devices. NativeError without a driver."""
+
+def cuda_copy(stream: int, destination: int, source: int, nbytes: int, to_host: bool) -> None:
+    """Begin a copy between a CUDA device and pinned memory on a stream of torch. NativeError if it is refused."""
 
 def staged_read(
     fd: int,

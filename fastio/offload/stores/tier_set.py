@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import itertools
+from collections.abc import Collection, Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from fastio import devices
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.autograd.trace import DISK, HOST
+from fastio.offload.recompute.tier import RecomputeTier
 from fastio.offload.report import Counts
 from fastio.offload.stores.copies import DeviceCopies
 from fastio.offload.stores.disk_tier import DiskTier
@@ -36,6 +38,7 @@ class TierSet:
         self._host_budget = host_budget
         self._counts = counts
         self.loaded = Loaded()
+        self.is_closed = False
         self._window = self._transit = 0
         self.disks: dict[str, DiskTier] = {}
         self._hosts: dict[str, HostTier] = {}
@@ -66,9 +69,7 @@ class TierSet:
             name = DISK
             saved.tier = disk = self._disk(saved)
             disk.move_out(saved, 0 if waits else max(0, limit - self.waiting_bytes + disk.waiting_bytes))
-        excess = self.loaded.nbytes - (0 if waits else limit)
-        if self.disks:
-            excess += self.waiting_bytes
+        excess = self.loaded.nbytes - (0 if waits else limit) + (self.waiting_bytes if self.disks else 0)
         if excess > 0:
             self._unload(excess)
         return name
@@ -81,31 +82,43 @@ class TierSet:
             nbytes += disk.waiting_bytes
         return nbytes
 
+    def waiting(self) -> Iterator[SavedTensor]:
+        """The saved tensors whose write has not ended."""
+        return itertools.chain.from_iterable(disk.waiting() for disk in self.disks.values())
+
     def pump(self, needed: Collection[int] | None = None) -> None:
         """See :meth:`WriteQueue.pump`."""
         for disk in self.disks.values():
             disk.pump(needed)
 
-    def close(self) -> None:
-        """Wait for pending transfers, free the memory, and close the store if it was opened for this manager."""
+    def unload_all(self) -> None:
+        """Wait for pending transfers, and unload every tensor that is in memory and in a store."""
         for disk in self.disks.values():
             disk.drain()
         self._unload(self.loaded.nbytes)
+
+    def close(self) -> None:
+        """Wait for pending transfers, free the memory, and close the store if it was opened for this manager."""
+        self.unload_all()
         for staged in self._staged:
             staged.close()
         for host in self._hosts.values():
             host.close()
         if self._owned:
             self.store.close()
+        self.is_closed = True
 
     def _unload(self, nbytes: int) -> None:
         """Unload at least ``nbytes``, if there are so many, of the tensors that were loaded first."""
-        for saved in list(self.loaded.tensors.values()):
+        oldest: list[SavedTensor] = []
+        for saved in self.loaded.tensors.values():
             if nbytes <= 0:
                 break
             if saved.state is State.RESIDENT:
                 nbytes -= saved.nbytes
-                tier_of(saved).unload(saved)
+                oldest.append(saved)
+        for saved in oldest:
+            tier_of(saved).unload(saved)
 
     def _host(self, kind: str) -> HostTier:
         host = self._hosts.get(kind)
@@ -142,7 +155,7 @@ def _on_device(store: Any, device: torch.device) -> Any:
     return SimpleNamespace(write=write, read=read, **{name: getattr(store, name) for name in names})
 
 
-def tier_of(saved: SavedTensor) -> DiskTier | HostTier:
+def tier_of(saved: SavedTensor) -> DiskTier | HostTier | RecomputeTier:
     """Return the tier that a saved tensor moved to."""
     assert saved.tier is not None, "bytes that are not in memory are in a tier"
     return saved.tier

@@ -82,6 +82,8 @@ class Tier:
         counts.events.append((op, step.number, saved.ordinal, nbytes, began, now, self.name))
         if self.name == DISK:
             step.record_transfer(op, nbytes, began, now)
+        elif saved.accelerator is None:  # the host does not see the end of a copy from a device
+            step.record_transfer(f"host {op}", nbytes, began, now)
 
     def _decode(self, saved: SavedTensor) -> None:
         if saved.encoded is not None:

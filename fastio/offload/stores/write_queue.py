@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -97,6 +98,10 @@ class WriteQueue(Tier):
             self._queued_bytes -= saved.stored_nbytes
             saved.state = State.RESIDENT
             self._counts.cancelled += 1
+
+    def waiting(self) -> Iterator[SavedTensor]:
+        """The saved tensors whose write has not ended."""
+        return itertools.chain(self._queued, self._issued)
 
     @property
     def waiting_bytes(self) -> int:
