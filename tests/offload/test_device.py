@@ -85,6 +85,33 @@ def joined(stream: Any) -> Iterator[Any]:
 
 
 @pytest.mark.simulated
+def test_host_waits_for_no_copy_back_and_users_follow_it() -> None:
+    """Works run only when the host waits, so one that has run was waited for."""
+    simulated.configure_execution("always")
+    store = StagedStore(SlowStore(lag=0), DeviceCopies(devices.of("simulated")), 1 << 16)
+    data = torch.arange(200, dtype=torch.uint8, device="simulated")
+    store.write(0, data.data_ptr(), data.nbytes)
+    store.wait(0)
+    target = torch.zeros_like(data)
+    copies = [work for work in simulated.trace() if work.engine == "to_device"]
+    store.read(0, target.data_ptr(), target.nbytes)
+    event = store.arrive(0)
+    store.free(0)
+    assert event is not None
+    assert [work for work in simulated.trace() if work.engine == "to_device"] == copies
+    assert store.used > 0
+    user = torch.simulated.Stream()
+    user.wait_event(event)
+    with torch.simulated.stream(user):
+        seen = target + 1
+        user.synchronize()
+    assert torch.equal(seen.cpu(), torch.arange(1, 201, dtype=torch.uint8))
+    assert store.update() == 0
+    assert store.used == 0
+    store.close()
+
+
+@pytest.mark.simulated
 def test_late_write_waits_for_the_stream_that_computed_the_tensor() -> None:
     simulated.configure_execution("always")
     store = StagedStore(SlowStore(), DeviceCopies(devices.of("simulated")), 1 << 16)

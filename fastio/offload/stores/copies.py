@@ -5,10 +5,8 @@ tensor. A copy back waits for the work queued on the stream that was current whe
 torch allocated it: torch reuses memory that earlier kernels may still use. The current stream is looked up each time,
 because autograd runs backward on its own threads, under the streams of the forward pass.
 
-In the other direction the host waits: ``is_done`` and ``wait`` report finished copies, not queued ones. Making only the
-current stream wait would not do: the data is also handed to nodes on other streams, which would not wait, and memory of
-a queued copy must be neither returned to torch nor reused in the slab. It costs little: most read-aheads are done when
-they are needed, and the kernels of earlier nodes keep the GPU busy meanwhile.
+In the other direction ``is_done`` and ``wait`` report finished copies, not queued ones: memory of a queued copy must
+not be reused in the slab. Whoever uses the bytes earlier follows ``event``, on each stream that does.
 
 No ``record_stream`` here: the caller keeps both memories until the copy is done.
 """
@@ -117,15 +115,15 @@ class DeviceCopies:
 class _StreamCopy:
     """A copy on a stream, and the event that follows it."""
 
-    __slots__ = ("_event",)
+    __slots__ = ("event",)
 
     def __init__(self, event: Event) -> None:
-        self._event = event
+        self.event = event
 
     def is_done(self) -> bool:
         with copy_errors():
-            return bool(self._event.query())
+            return bool(self.event.query())
 
     def wait(self) -> None:
         with copy_errors():
-            self._event.synchronize()
+            self.event.synchronize()

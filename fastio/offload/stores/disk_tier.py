@@ -42,14 +42,16 @@ class DiskTier(WriteQueue):
             self.fetch(saved)
         began = time.perf_counter()
         try:
-            self._wait(saved)
+            if saved.index in self._errors:
+                raise self._errors.pop(saved.index)
+            self._arrive(saved)
             settled = time.perf_counter()
             self._decode(saved)
         except STORE_ERRORS as first:
             self._counts.retried += 1
             try:
                 self._read(saved)
-                self.store.wait(saved.index)
+                self._arrive(saved)
                 settled = time.perf_counter()
                 self._decode(saved)
             except STORE_ERRORS as second:
@@ -89,6 +91,13 @@ class DiskTier(WriteQueue):
                 with contextlib.suppress(*STORE_ERRORS):
                     self.store.wait(saved.index)
         self.pump()
+
+    def _arrive(self, saved: SavedTensor) -> None:
+        """Wait until the bytes are there, or, on a device, until the event that precedes them is queued."""
+        arrive = getattr(self.store, "arrive", None)
+        if arrive is None:
+            self.store.wait(saved.index)
+        saved.ready = None if arrive is None else arrive(saved.index)
 
     def _read(self, saved: SavedTensor) -> None:
         assert saved.buffer is not None, "fetch gave it one"

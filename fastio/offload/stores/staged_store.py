@@ -1,7 +1,8 @@
 """Stores GPU memory in a store that only reaches host memory, through a slab of pinned memory.
 
 A write is a copy to the slab, then a write of the underlying store. A read is a read of that store, then a copy back.
-No thread runs in the background: ``update``, ``is_done`` and ``wait`` take each blob from one step to the next.
+No thread runs in the background: ``update``, ``is_done`` and ``wait`` take each blob from one step to the next. Of a
+read the host need not wait for the copy back: ``arrive`` returns the event that the users of the bytes must follow.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fastio.devices import Event
 from fastio.errors import FastIOError
 from fastio.memory.staging_buffers import PAGE
 from fastio.offload.stores.arena import ArenaFullError
@@ -27,7 +29,7 @@ class _Blob:
     nbytes: int
     stored: bool = False  # the underlying store knows the index
     written: bool = False  # the underlying store has all bytes
-    filling: bool = False  # the caller's memory is being written
+    filling: bool = False  # the caller's memory is being written, and not every use of it follows that
     error: Exception | None = None  # of the last command
     reported: bool = False  # the error was raised to the caller
 
@@ -54,6 +56,7 @@ class _Move:
     block: int
     steps: Iterator[Copy | _Command]
     current: Copy | _Command
+    reads: bool
     freed: bool = False  # the blob was freed meanwhile
 
 
@@ -86,7 +89,7 @@ class StagedStore:
         self._finish(index)  # a freed blob of this index may still be moving
         blob = _Blob(nbytes)
         block = self._block(nbytes)
-        self._start(index, blob, block, self._writing(index, blob, block, address))
+        self._start(index, blob, block, self._writing(index, blob, block, address), reads=False)
         self._blobs[index] = blob
 
     def read(self, index: int, address: int, nbytes: int) -> None:
@@ -104,7 +107,7 @@ class StagedStore:
             _raise_error(blob)
         blob.error, blob.reported = None, False
         block = self._block(nbytes)
-        self._start(index, blob, block, self._reading(index, blob, block, target))
+        self._start(index, blob, block, self._reading(index, blob, block, target), reads=True)
 
     def reserve(self, nbytes: int) -> None:
         """Make the slab hold ``nbytes``, after all pending moves. If the memory is refused, warn and keep the slab."""
@@ -135,8 +138,8 @@ class StagedStore:
             if isinstance(move.current, _Command):
                 if index in ended:
                     self._advance(index)
-            elif move.blob.filling not in waiting and not self._advance(index):
-                waiting.add(move.blob.filling)
+            elif move.reads not in waiting and not self._advance(index):
+                waiting.add(move.reads)
         self._store.update()
         return len(self._moves)
 
@@ -160,11 +163,26 @@ class StagedStore:
         self._finish(index)
         _raise_error(blob)
 
+    def arrive(self, index: int) -> Event | None:
+        """Wait until a blob's read is in the slab; return the event that follows its copy, None if that has ended.
+
+        Work that uses the bytes must follow the event. Raises the error of the read.
+        """
+        blob = self._blob(index)
+        while (move := self._moves.get(index)) is not None and isinstance(move.current, _Command):
+            self._advance(index, step=True)
+        event: Event | None = None if move is None else getattr(move.current, "event", None)
+        if event is None:
+            self.wait(index)
+        else:
+            blob.filling = False
+        return event
+
     def free(self, index: int) -> None:
         """Free a blob, even with pending commands. IndexError if there is none.
 
-        Waits for a copy back, so the caller may reuse the memory of its reads. A pending write may still read the
-        caller's memory.
+        Waits for a copy back, unless it arrived, so the caller may reuse the memory of its reads. A pending write may
+        still read the caller's memory.
         """
         blob = self._blob(index)
         del self._blobs[index]
@@ -210,31 +228,33 @@ class StagedStore:
         blob.filling = True
         yield self._copies.back(block, target)
 
-    def _start(self, index: int, blob: _Blob, block: int, steps: Iterator[Copy | _Command]) -> None:
+    def _start(self, index: int, blob: _Blob, block: int, steps: Iterator[Copy | _Command], reads: bool) -> None:
         try:
-            self._moves[index] = _Move(blob, block, steps, next(steps))
+            self._moves[index] = _Move(blob, block, steps, next(steps), reads)
         except _STORE_ERRORS:
             self._slab.free(block)
             raise
 
-    def _advance(self, index: int, wait: bool = False) -> bool:
-        """Advance a blob as far as possible without waiting, or to the end; free its block when it is done.
+    def _advance(self, index: int, wait: bool = False, step: bool = False) -> bool:
+        """Advance a blob as far as possible without waiting, to the end (``wait``), or by one ``step``, waiting for it.
 
-        Return whether any step ended.
+        Frees its block when it is done. Return whether any step ended.
         """
         move = self._moves.get(index)
         if move is None:
             return False
         advanced = False
         try:
-            while True:
-                if wait:
+            while not (step and advanced):
+                if wait or step:
                     move.current.wait()
                 elif not move.current.is_done():
                     return advanced
                 advanced = True
                 if move.freed or not self._next_step(index, move):
                     break
+            else:
+                return True
         except _STORE_ERRORS as error:
             move.blob.error = without_frames(error)
         move.blob.filling = False

@@ -168,8 +168,9 @@ class ToolFile:
         finally:
             with self._tally.lock:
                 self._tally.notes.update(f"{operation}: {note}" for note in (*execution.failures, *notes))
-                for tool in set(execution.order) - set(execution.left) if self._tally.times else ():
-                    self._tally.times.fail(execution.plan.context.device, tool)
+                if self._tally.times is not None:
+                    for tool in set(execution.order) - set(execution.left):
+                        self._tally.times.fail(execution.plan.context.device, tool)
         with self._tally.lock:
             self._tally.routes[moved.route] += 1
         return moved

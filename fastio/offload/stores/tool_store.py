@@ -240,11 +240,13 @@ class ToolStore:
 
 def _times(policy: dicts.Policy) -> SizeTimes | None:
     """Return what judges tools by the sizes of this store, if the policy is a dictionary that learns."""
-    if policy.dictionary is not None and not policy.dictionary.learn:
+    dictionary = policy.dictionary
+    if policy.tool is not None or (dictionary is not None and not dictionary.learn):
         return None
-    by_class = {dicts.WDic: "w", dicts.RDic: "r"}
-    mode = getattr(policy.dictionary, "mode", None) or by_class.get(type(policy.dictionary), policy.mode or "w+r")
-    return SizeTimes(mode) if policy.tool is None else None
+    if isinstance(dictionary, dicts.WRDic):
+        return SizeTimes(dictionary.mode)
+    by_operation = {"save": "w", "load": "r"}
+    return SizeTimes(by_operation.get(dictionary.op or "", "w+r") if dictionary else policy.mode or "w+r")
 
 
 def _fence(device: torch.device) -> Any:
