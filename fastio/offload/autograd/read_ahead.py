@@ -75,7 +75,8 @@ class ReadAhead:
                 del self._in_use[index]
             elif saved.state is not State.PENDING:
                 in_use += saved.nbytes
-        return self._planner.room_to_read(step.kept_nbytes, self._tiers.waiting_bytes + in_use)
+        busy = self._tiers.waiting_bytes + in_use + step.recompute_room
+        return self._planner.room_to_read(step.kept_nbytes, busy)
 
     def _loaded_bytes(self) -> int:
         """Return the bytes of tensors that are loaded and not in use."""
