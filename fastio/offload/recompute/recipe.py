@@ -15,7 +15,7 @@ from fastio.offload.recompute import numerics
 from fastio.offload.recompute.calls import Activation, Call, Constant, Key
 from fastio.offload.recompute.recorder import Recorder
 
-_MOST_CALLS = 4  # operators for one saved tensor, not counting those of the saved tensors that it is made of
+_MOST_CALLS = 6  # operators for one saved tensor, not counting those of the saved tensors that it is made of
 
 _TOO_MANY = f"it takes more than {_MOST_CALLS} operators"
 _MODIFIED = "it was modified in place"
