@@ -21,6 +21,7 @@ from fastio_bench.offload import charts as offload_charts
 from fastio_bench.offload import depth as offload_depth
 from fastio_bench.offload import device_steps, device_ways, summary, training_room
 from fastio_bench.offload import host_time as offload_host_time
+from fastio_bench.offload import joint as offload_joint
 from fastio_bench.offload import settings as offload_ways
 from fastio_bench.offload import steps as offload_steps
 from fastio_bench.offload.training_job import Job
@@ -91,6 +92,7 @@ _GRADIENTS = 2  # files of gradients on the disk at once: plain training's and t
 )
 @click.option("--accuracy", is_flag=True, help="Instead: accuracy on scikit-learn's digits, plain and with the codec.")
 @click.option("--host-time", is_flag=True, help="Instead: the host's time for each saved tensor.")
+@click.option("--joint", is_flag=True, help="Instead: keep, move or recompute, beside moving or recomputing alone.")
 @click.option("--simulate", is_flag=True, help="Instead: the papers' machines, simulated.")
 @common
 def offload(
@@ -106,6 +108,7 @@ def offload(
     memory_limit: int | None,
     accuracy: bool,
     host_time: bool,
+    joint: bool,
     simulate: bool,
     **sizes: int | None,
 ) -> None:
@@ -120,6 +123,10 @@ def offload(
     if host_time:
         command.report.mode = "host-time"
         _host_time(command, sizes["rounds"] or (3 if command.quick else 15), device)
+        return
+    if joint:
+        command.report.mode = "joint"
+        _joint(command, batches, sizes)
         return
     codecs = codecs or ("fp16" if accuracy else "lossless",)
     shared: dict[str, Any] = {"budget": budget}
@@ -282,6 +289,25 @@ def _host_time(command: CommandRun, rounds: int, device: str | None) -> None:
         return [offload_host_time.table(found)] if found else []
 
     command.run(work, show, lambda _: ())
+
+
+def _joint(command: CommandRun, batches: tuple[int, ...], sizes: dict[str, int | None]) -> None:
+    known = offload_joint.QUICK if command.quick else offload_joint.SIZE
+    batch = batches[0] if batches else known.batch
+    size = Size(known.architecture, batch, sizes["depth"] or known.depth, sizes["width"] or known.width)
+    rounds = sizes["rounds"] or (1 if command.quick else 7)
+    command.report.settings |= {"batch": size.batch, "depth": size.depth, "width": size.width, "rounds": rounds}
+    found: list[offload_joint.Way] = []
+
+    def show() -> list[ResultTable]:
+        command.report.findings["joint"] = [asdict(one) for one in found]
+        if not found:
+            return []
+        over = offload_joint.ratio(found)
+        _keep(command, [Goal("step", str(size), "the better one alone", offload_joint.GOAL, over, least=False)])
+        return [offload_joint.table(found, size)]
+
+    command.run(lambda _: found.extend(offload_joint.measure(size, rounds)), show, lambda _: ())
 
 
 def _simulate(command: CommandRun) -> None:

@@ -548,3 +548,13 @@ def test_host_time_of_each_saved_tensor(tmp_path: Path) -> None:
         assert one["backward_us"] > 0
         both = one["forward_us"] + one["backward_us"] - plain["forward_us"] - plain["backward_us"]
         assert one["beyond_us"] == pytest.approx(both)
+
+
+def test_joint_planner_beside_moving_and_recomputing_alone(tmp_path: Path) -> None:
+    document = json.loads(invoke("--joint", "--quick", "--json", "--dir", tmp_path).stdout)
+    found = {one["way"]: one for one in document["findings"]["joint"]}
+    assert list(found) == ["plain", "joint", "moving alone", "recomputing alone", "torch checkpoint"]
+    assert all(one["exact"] and one["step_s"] > 0 for one in found.values())
+    assert found["moving alone"]["moved"] > 0 == found["moving alone"]["recomputed"]
+    assert found["recomputing alone"]["recomputed"] > 0 == found["recomputing alone"]["moved"]
+    assert len(document["findings"]["goals"]) == 1

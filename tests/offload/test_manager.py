@@ -147,10 +147,10 @@ def test_planned_policies_give_the_plain_gradients(name: str, policy: str, codec
         same(trained(model, loss, offload), plain)
     report = offload.report()
     assert report.planned is not None
-    assert report.planned_bytes > 0
+    assert report.planned_bytes + report.recomputed_bytes > 0
     assert report.activation_bytes - report.planned_bytes - report.recomputed_bytes <= budget
     moved = [event.ordinal for event in report.events if event.op == "write" and event.step == 3]
-    assert moved
+    assert moved or report.planned.recomputed
     assert set(moved) <= set(report.planned.selected)
     assert offload.saved_tensors_alive == 0
 
@@ -678,8 +678,9 @@ def test_saved_tensors_in_memory_have_at_most_the_budget(
         trained(model, loss, offload)
     profile = offload._planner.latest
     assert profile is not None
-    assert budget // 2 < peaks["_pack"] <= budget + profile.trace.working_set
-    assert budget // 2 < peaks["restore"] <= budget
+    least = 0 if policy == "optimal" else budget // 2  # it may drop tensors, and keeps room to make them again
+    assert least < peaks["_pack"] <= budget + profile.trace.working_set
+    assert least < peaks["restore"] <= budget
 
 
 class SavesMany(torch.autograd.Function):

@@ -17,6 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from accelerators import DEVICE, keep_busy, torch_module
 from fastio.offload.manager import Offload
 from fastio.offload.recompute.recipe import ChangedInputError
 from fastio.offload.stores.tiers import ActivationLostError
@@ -91,6 +92,8 @@ def amp() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
 
 
 MODELS = {model.__name__: model for model in (mlp, blocks, cnn, transformer, attention, lstm, cells, amp)}
+# Their operators keep what they need, and write to their gates in place.
+RECURRENT = ("lstm", "cells")
 
 
 @pytest.fixture
@@ -115,7 +118,7 @@ def test_policy_of_operators_gives_the_plain_gradients(name: str, store: SlowSto
     for _ in range(2):
         plain = trained(model, loss)
         same(trained(model, loss, offload), plain)
-    if name != "lstm":  # an operator of its own, which keeps what it needs
+    if name not in RECURRENT:
         assert offload.counts.recomputed > 0
     assert offload.saved_tensors_alive == 0
     assert store.log == []
@@ -134,7 +137,7 @@ def test_optimal_recomputes_what_is_cheaper_than_moving(name: str) -> None:
     planned = offload.report().planned
     assert planned is not None
     assert (offload.counts.recomputed > 0) == (len(planned.recomputed) > 0)
-    if name != "lstm":
+    if name not in RECURRENT:
         assert planned.recomputed
         assert "are recomputed" in str(offload.report())
     assert not set(planned.recomputed) & set(planned.selected)
@@ -557,3 +560,52 @@ def test_plan_becomes_a_policy_for_torch() -> None:
     kept = [verdict for _, verdict in verdicts if verdict is CheckpointPolicy.MUST_SAVE]
     assert kept
     assert {operator for operator, verdict in verdicts if verdict is CheckpointPolicy.PREFER_RECOMPUTE} & set(CHEAP)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("settings", [{"policy": always}, {"policy": "optimal", "budget": "512KiB"}])
+def test_training_on_a_device_gives_the_plain_gradients(settings: dict[str, Any]) -> None:
+    model, _ = attention()
+    model.to(DEVICE)
+    x = noise(4, 32, 64).to(DEVICE)
+
+    def on_device(m: nn.Module) -> Tensor:
+        return m(x).square().mean()
+
+    plain = trained(model, on_device)
+    offload = Offload(store=DearStore(), codec="none", **settings)
+    for _ in range(5):  # three passes come before the plan
+        same(trained(model, on_device, offload), plain)
+    assert offload.counts.recomputed > 0
+    assert offload.saved_tensors_alive == 0
+    offload.close()
+
+
+@pytest.mark.gpu
+def test_operators_on_two_streams_run_again_on_theirs() -> None:
+    x, weight = noise(64, 64).to(DEVICE).requires_grad_(), noise(64, 64).to(DEVICE)
+    streams = [torch_module().Stream() for _ in range(2)]
+
+    def run(around: Any) -> list[Tensor]:
+        here = torch_module().current_stream()
+        with around:
+            shared, parts = x * 2, []
+            for stream in streams:
+                stream.wait_stream(here)
+                with torch_module().stream(stream):
+                    keep_busy()
+                    parts.append((torch.nn.functional.gelu(shared) @ weight).tanh().mean())
+                shared.record_stream(stream)
+            for stream in streams:
+                here.wait_stream(stream)
+            total = parts[0] + parts[1]
+        found = torch.autograd.grad(total, x)
+        torch_module().synchronize()
+        return list(found)
+
+    plain = run(contextlib.nullcontext())
+    offload = Offload(store=SlowStore(), policy=always)
+    for _ in range(3):
+        same(run(offload), plain)
+    assert offload.counts.recomputed > 0
+    offload.close()

@@ -475,7 +475,13 @@ def test_checkpoints_are_complete_after_interrupts(tmp_path: Path, options: dict
 
 @pytest.mark.parametrize(
     ("policy", "options"),
-    [("all", {}), ("flashneuron", {"budget": "2MiB", "host_budget": "1MiB"}), ("optimal", {}), ("fastensor", {})],
+    [
+        ("all", {}),
+        ("flashneuron", {"budget": "2MiB", "host_budget": "1MiB"}),
+        ("optimal", {}),
+        ("optimal", {"budget": "2MiB"}),
+        ("fastensor", {}),
+    ],
 )
 def test_offloaded_training_continues_correctly_after_interrupts(
     tmp_path: Path, policy: str, options: dict[str, object]

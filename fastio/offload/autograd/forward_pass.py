@@ -202,6 +202,11 @@ class ForwardPass:
         known = self.trace if self._profile is None or self._diverged else self._profile
         self.order = Order(known.order())
 
+    @property
+    def recompute_room(self) -> int:
+        """Bytes to leave free for what a recomputation reads."""
+        return 0 if self._profile is None else self._profile.recompute_room
+
     def record_sources(self, saved: SavedTensor) -> None:
         """Record that backward needs what a saved tensor is recomputed from, unless its bytes are in memory."""
         if self._profile is None or not self._profile.recomputed or self._diverged:

@@ -43,7 +43,7 @@ class ReadAhead:
         if saved.tier is not None:
             self._in_use[saved.index] = saved
         assert order is not None, "a use sets it"
-        room = self._room()
+        room = self._room(step)
         taken = self._loaded_bytes()
         others = [other for other in self._ends if other is not step and not _is_over(other)]
         if not expected or step not in self._ends or (taken and room < taken):
@@ -68,7 +68,7 @@ class ReadAhead:
         if self._tiers.disks:
             self._tiers.pump(self._held(step) if self._tiers.waiting_bytes else ())
 
-    def _room(self) -> int:
+    def _room(self, step: ForwardPass) -> int:
         """Return the bytes for tensors that are loaded and not in use.
 
         A tensor is in use until autograd frees it: its node may need more tensors.
@@ -79,7 +79,8 @@ class ReadAhead:
                 del self._in_use[index]
             elif saved.state is not State.PENDING:
                 in_use += saved.nbytes
-        return self._planner.room_to_read(self._planner.kept_nbytes, self._tiers.waiting_bytes + in_use)
+        busy = self._tiers.waiting_bytes + in_use + step.recompute_room
+        return self._planner.room_to_read(self._planner.kept_nbytes, busy)
 
     def _loaded_bytes(self, step: ForwardPass | None = None) -> int:
         """Return the bytes of tensors, of one pass or of all, that are loaded and not in use."""

@@ -95,6 +95,19 @@ class Step:
             have(i, self.needed_s[i] or 0.0)
         return forward_s + self.backward_s + late
 
+    def room(self, recomputed: Collection[int], moved: Collection[int]) -> int:
+        """Return the most bytes that one use of a recomputed activation needs besides it, and that are not kept."""
+
+        def sources(i: int) -> set[int]:
+            found: set[int] = set()
+            for source in self.options[i].sources if i in recomputed else ():
+                if source in recomputed or source in moved:
+                    found |= {source} | sources(source)
+            return found
+
+        needed = (sum(self.activations[source].nbytes for source in sources(i)) for i in recomputed)
+        return max(needed, default=0)
+
 
 def joint(step: Step, need_bytes: int) -> Choice:
     """Return the choice with the least seconds that was found of those that free ``need_bytes``.

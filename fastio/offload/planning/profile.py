@@ -10,7 +10,7 @@ from fastio.offload.autograd.trace import DISK, HOST, LATENCY_S, RECOMPUTED, Tra
 from fastio.offload.planning.fitting import Room
 from fastio.offload.planning.history import History
 from fastio.offload.planning.infeasible import InfeasibleBudget
-from fastio.offload.planning.joint import Step, joint
+from fastio.offload.planning.joint import Choice, Step, joint
 from fastio.offload.planning.overlap import ActivationProfile, hides
 from fastio.offload.planning.schedule import Policy, Schedule, plan, schedule_of
 from fastio.offload.planning.tiering import host_room, not_worth_moving, soonest
@@ -18,6 +18,7 @@ from fastio.offload.simulation.timeline import Timeline
 
 UNPLANNED = ("all", "fastensor")  # policies that need no profile
 _CHANGED = 8  # tensors go to another tier if the room for them on the host changed by more than an eighth
+_TRIED_ROOMS = 3
 _BY_NEED = ("flashneuron", "optimal")  # without a budget, they select as if nothing could stay
 
 
@@ -55,7 +56,7 @@ class Profile:
     """A profiled pass and its plan.
 
     ``selected`` activations leave; the ``hosted`` ones of these go to host memory. Backward makes the ``recomputed``
-    ones again. ``kept`` counts those that stay
+    ones again, each with at most ``recompute_room`` bytes of others. ``kept`` counts those that stay
     because backward needs them before they could be out and back. ``ratios``: what the codec achieved for each
     activation. ``timed``: the compute times are known; on an accelerator, the pass after the profiled one tells them.
     ``room``: the memory for its saved tensors.
@@ -66,6 +67,7 @@ class Profile:
     selected: Collection[int] = ()
     hosted: Collection[int] = ()
     recomputed: Collection[int] = ()
+    recompute_room: int = 0
     kept: int = 0
     planned: bool = False
     timed: bool = True
@@ -119,15 +121,26 @@ class Profile:
             need = sum(sizes) - max(settings.budget - moving, 0)
         elif settings.policy in _BY_NEED:
             need = sum(sizes) - sum(sizes[i] for i in kept)
-        self.recomputed = ()
         if settings.policy == "optimal" and settings.budget is not None and trace.recomputable and need > 0:
-            choice = joint(self._step(trace, activations), need)
-            self.recomputed = choice.recomputed
+            choice = self._choose_jointly(self._step(trace, activations), need)
             self.schedule = schedule_of(activations, choice.moved, trace.forward_s, choice.recomputed)
         else:
             self.schedule = plan(activations, need, trace.forward_s, settings.policy, settings.strict_paper)
+        self.recomputed = self.schedule.recomputed
         self.selected = frozenset(self.schedule.selected)
         return self.schedule.status == "fits"
+
+    def _choose_jointly(self, step: Step, need: int) -> Choice:
+        """Choose what moves and what is recomputed, with room for what one recomputation reads and makes."""
+        total = sum(activation.nbytes for activation in step.activations)
+        self.recompute_room = 0
+        for _ in range(_TRIED_ROOMS):
+            choice = joint(step, min(need + self.recompute_room, total))
+            room = step.room(choice.recomputed, choice.moved)
+            if room <= self.recompute_room:
+                break
+            self.recompute_room = room
+        return choice
 
     @property
     def recomputing_operators(self) -> frozenset[Any]:

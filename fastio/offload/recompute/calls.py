@@ -79,7 +79,7 @@ def note(func: Any, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], 
     """Return the record of an operator that ran. Call it where the operator was dispatched."""
     outputs = out if isinstance(out, (tuple, list)) else (out,)
     made = [_made(one) for one in outputs]
-    if not repeatable or not all(map(_is_plain, (one for each in (args, kwargs.values()) for one in each))):
+    if not repeatable or not all(map(is_plain, (one for each in (args, kwargs.values()) for one in each))):
         return Call(func, number, (), {}, tuple(made), None)
     inputs: set[int] = set()
     noted = tuple([_noted(one, inputs) for one in args])
@@ -89,6 +89,13 @@ def note(func: Any, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], 
     if shared and func is not UNSAFE_VIEW:  # it returned an argument
         return Call(func, number, (), {}, tuple(None for _ in made), None)
     return Call(func, number, noted, named, tuple(made), current())
+
+
+def is_plain(argument: Any) -> bool:
+    """Return whether all tensors that an argument is or lists are plain ones with memory that is known here."""
+    if isinstance(argument, torch.Tensor):
+        return isinstance(argument, torch.nn.Parameter) or is_offloadable(argument)
+    return all(map(is_plain, argument)) if isinstance(argument, (list, tuple)) else True
 
 
 def key_of(tensor: torch.Tensor) -> Key:
@@ -103,12 +110,6 @@ def _made(out: Any) -> Made | None:
     if out.storage_offset() or out.is_conj() or out.is_neg():
         return None
     return Made(WeakStorage(storage), key_of(out), out.dtype, out.shape, out.stride(), storage.nbytes())
-
-
-def _is_plain(argument: Any) -> bool:
-    if isinstance(argument, torch.Tensor):
-        return isinstance(argument, torch.nn.Parameter) or is_offloadable(argument)
-    return all(map(_is_plain, argument)) if isinstance(argument, (list, tuple)) else True
 
 
 def _noted(argument: Any, inputs: set[int]) -> Any:

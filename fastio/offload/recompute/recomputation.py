@@ -31,6 +31,8 @@ from fastio.offload.recompute.trial import tried
 from fastio.offload.report import Counts
 from fastio.offload.stores.loaded import Loaded
 
+_DEEPEST = 8  # recomputations that one use may take under a policy of operators
+
 Pack = Callable[[torch.Tensor], Kept | Handle]
 
 
@@ -152,6 +154,8 @@ class Recomputation:
             return placement._replace(moves=True, tier=HOST)
         if made is not None and verdict in RECOMPUTE:
             recipe = recipe_of(saved, step, self._recorder)
+            if isinstance(recipe, Recipe) and recipe.depth > _DEEPEST:
+                recipe = f"it is made from a chain of more than {_DEEPEST} recomputed tensors"
             if isinstance(recipe, Recipe):
                 step.keep(saved, False)
                 self._tier.move_out(saved, recipe)

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from fastio.offload.autograd.version_counters import counter_of
-from fastio.offload.recompute.calls import Call, Key, note
+from fastio.offload.recompute.calls import Call, Key, is_plain, note
 from fastio.offload.recompute.operators import Kind, kind_of, tensors_in, written
 
 
@@ -98,7 +98,7 @@ class Recorder(TorchDispatchMode):
 
     def _note_writes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for tensor in written(func, args, kwargs):
-            if tensor.layout is torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter):
+            if is_plain(tensor):
                 storage = tensor.untyped_storage()._cdata
                 self._before_write(storage)
                 self._made.pop(storage, None)

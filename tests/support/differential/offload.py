@@ -23,11 +23,14 @@ import torch
 from database_runs import DatabaseRuns, Outcome, same_bits
 from offload_subjects import Forward, Group, Sample, groups, seeded
 from torch import Tensor
+from torch.utils.checkpoint import CheckpointPolicy
 
 import fastio
 from fastio.offload import BlockStore, manager
+from fastio.offload.recompute import calls
 
-POLICIES = ("all", "all", "all", "fastensor", "flashneuron", "optimal", "vdnn-all", "vdnn-conv")
+RECOMPUTE = "recompute"  # a policy of operators that recomputes whatever can be
+POLICIES = ("all", "all", "all", "fastensor", "flashneuron", "optimal", "vdnn-all", "vdnn-conv", RECOMPUTE)
 CODECS = ("none", "none", "lossless", "csr")
 BUDGETS = (None, None, 0, "4KiB", "1MiB")
 HOST_BUDGETS = (0, 0, 0, "16KiB", "1MiB")
@@ -51,7 +54,7 @@ class Settings:
     @classmethod
     def drawn(cls, rng: random.Random, twice: bool) -> Settings:
         policy = rng.choice(POLICIES)
-        simple = policy in ("all", "fastensor")
+        simple = policy in ("all", "fastensor", RECOMPUTE)
         budget = rng.choice(BUDGETS) if simple else rng.choice((None, "1GiB"))
         order = 2 if twice and rng.random() < 0.3 else 1
         driver = rng.choice(("uring", "uring", "uring", "threads"))
@@ -110,7 +113,7 @@ class OffloadRuns(DatabaseRuns[Group]):
         super().__init__(seed, groups())
         self._folder = folder
         self._stores = {driver: BlockStore(folder, driver=driver) for driver in ("uring", "threads")}
-        manager._MIN_NBYTES = 1
+        manager._MIN_NBYTES = calls.SMALL = 1
 
     def samples(self, entry: Group) -> Iterable[Sample]:
         return entry.samples()
@@ -128,7 +131,7 @@ class OffloadRuns(DatabaseRuns[Group]):
         store: Any = self._stores.get(settings.driver, self._folder)
         offload = fastio.Offload(
             store=store,
-            policy=settings.policy,
+            policy=_recompute if settings.policy == RECOMPUTE else settings.policy,
             codec=settings.codec,
             budget=settings.budget,
             host_budget=settings.host_budget,
@@ -147,6 +150,10 @@ class OffloadRuns(DatabaseRuns[Group]):
             self.counts[f"{name} writes"] += traffic.writes
             self.counts[f"{name} reads"] += traffic.reads
         offload.close()
+
+
+def _recompute(_context: Any, _operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def _message(name: str, plain: Outcome, got: Outcome) -> str:
