@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from fastio._native import cuda_copies
-from fastio.devices.accelerator import Accelerator
+from fastio._native import cuda_copies, cuda_copy
+from fastio.devices.accelerator import Accelerator, Stream
 from fastio.errors import RefusedError, ToolUnavailableError
 from fastio.runtime.native_errors import NativeError
 
@@ -37,6 +37,7 @@ class Cuda(Accelerator):
 
     def __init__(self) -> None:
         super().__init__("cuda")
+        self._streams: dict[tuple[int, int], Stream] = {}
 
     def why_unavailable(self) -> tuple[str, str]:
         """See :class:`Accelerator`."""
@@ -61,6 +62,27 @@ class Cuda(Accelerator):
         except NativeError as error:
             reason = f"native code cannot copy to the GPU: {error.args[1]}"
             raise ToolUnavailableError("pinned", reason, "it needs NVIDIA's driver, libcuda.so.1") from None
+
+    def current_stream(self, device: torch.device) -> Stream:
+        """See :class:`Accelerator`. torch makes a new object in each call; here, equal streams are one object."""
+        index = device.index
+        if index is None:
+            return torch.cuda.current_stream(device)
+        key = index, _torch._cuda_getCurrentRawStream(index)
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = torch.cuda.current_stream(device)
+        return stream
+
+    def copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> None:
+        """See :class:`Accelerator`: by the driver's own library; ROCm has another."""
+        if torch.version.hip is not None:
+            super().copy(stream, destination, source, nbytes, to_host)
+            return
+        try:
+            cuda_copy(stream.cuda_stream, destination, source, nbytes, to_host)
+        except NativeError as error:
+            raise RefusedError(f"a copy between a GPU and pinned memory failed: {error.args[1]}") from None
 
     def crc32_of_ranges(self, ranges: Sequence[tuple[int, int]], device: torch.device) -> list[int]:
         """See :class:`Accelerator`: by a kernel that CuPy compiles."""
@@ -92,6 +114,22 @@ class Cuda(Accelerator):
         except (AttributeError, OSError, ValueError):
             node = -1  # what Linux says of a machine with one node
         return f"{self.kind} {found.name}" + (f", node {node}" if node >= 0 else "")
+
+    def memory_limit(self, device: torch.device) -> int | None:
+        """See :class:`Accelerator`: at most the process's fraction of the memory."""
+        limit = super().memory_limit(device)
+        fraction = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # since torch 2.8
+        if limit is None or fraction is None:
+            return limit
+        return min(limit, int(fraction(device) * torch.cuda.get_device_properties(device).total_memory))
+
+    def memory_allocated(self, device: torch.device) -> int:
+        """See :class:`Accelerator`: without the flat copy that ``torch.cuda.memory_allocated`` makes of all numbers."""
+        return int(torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]["current"])
+
+    def out_of_memory_errors(self, device: torch.device) -> int:
+        """See :class:`Accelerator`."""
+        return int(torch.cuda.memory_stats_as_nested_dict(device)["num_ooms"])
 
     def has_context(self, index: int) -> bool:
         """See :class:`Accelerator`."""

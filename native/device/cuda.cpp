@@ -28,6 +28,7 @@ struct Driver {
     int (*stream_create)(void**, unsigned);
     int (*stream_destroy)(void*);
     int (*stream_synchronize)(void*);
+    int (*stream_context)(void*, Context*);
     int (*event_create)(void**, unsigned);
     int (*event_destroy)(void*);
     int (*event_record)(void*, void*);
@@ -54,14 +55,19 @@ struct Stream {
 
 Stream& stream_of(void* handle) { return *static_cast<Stream*>(handle); }
 
-// Calls `work` in a stream's context. The thread's own context, which is torch's current device, is the same after it.
+// Calls `work` in a context. The thread's own context, which is torch's current device, is the same after it.
 template <typename Work>
-const char* in_context(const Stream& stream, const Work& work) {
-    if (int failed = driver.context_push(stream.context)) return text_of(failed);
+const char* in_context(Context context, const Work& work) {
+    if (int failed = driver.context_push(context)) return text_of(failed);
     const int result = work();
     Context popped;
     driver.context_pop(&popped);
     return text_of(result);
+}
+
+template <typename Work>
+const char* in_context(const Stream& stream, const Work& work) {
+    return in_context(stream.context, work);
 }
 
 const char* make_stream(int index, void** made) {
@@ -143,6 +149,7 @@ Driver load(const char* name) {
     find(library, "cuStreamCreate", found.stream_create);
     find(library, "cuStreamDestroy_v2", found.stream_destroy);
     find(library, "cuStreamSynchronize", found.stream_synchronize);
+    find(library, "cuStreamGetCtx", found.stream_context);
     find(library, "cuEventCreate", found.event_create);
     find(library, "cuEventDestroy_v2", found.event_destroy);
     find(library, "cuEventRecord", found.event_record);
@@ -161,6 +168,19 @@ const DeviceCopies* cuda_copies(const char* library) {
     if (!is_loaded) driver = load(library);
     is_loaded = true;
     return &kCopies;
+}
+
+void cuda_copy(void* stream, void* destination, const void* source, uint64_t nbytes, bool to_host) {
+    cuda_copies();
+    Context context = nullptr;
+    const char* failed = text_of(driver.stream_context(stream, &context));
+    if (failed == nullptr) {
+        failed = in_context(context, [&] {
+            return to_host ? driver.copy_to_host(destination, reinterpret_cast<uintptr_t>(source), nbytes, stream)
+                           : driver.copy_to_device(reinterpret_cast<uintptr_t>(destination), source, nbytes, stream);
+        });
+    }
+    if (failed != nullptr) throw Refused(failed);
 }
 
 }  // namespace fastio

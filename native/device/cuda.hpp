@@ -9,4 +9,7 @@ namespace fastio {
 // lacks a function. Whether there is a device shows when a stream is made. Nothing is loaded twice, or unloaded.
 const DeviceCopies* cuda_copies(const char* library = "libcuda.so.1");
 
+// Starts a copy on a stream that others made, such as one of torch's. The host's memory is pinned. Throws Refused.
+void cuda_copy(void* stream, void* destination, const void* source, uint64_t nbytes, bool to_host);
+
 }  // namespace fastio

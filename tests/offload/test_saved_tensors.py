@@ -311,14 +311,12 @@ def test_special_file_as_store_raises_an_error(special: str, policy: str, tmp_pa
 
 
 def test_pending_moves_are_returned_once_and_by_thread() -> None:
-    from fastio.offload.autograd.operators import Operator
-
     waiting, moves = PendingMoves(), [object() for _ in range(4)]
     for operator, move in zip([(1, 5), (1, 5), (2, 9), (1, 6)], moves, strict=True):
-        waiting.add(Operator(*operator), move)  # type: ignore[arg-type]
-    assert waiting.take(Operator(1, 5)) == [moves[3]]
-    assert waiting.take(Operator(1, 7)) == moves[:2]
-    assert waiting.take(Operator(2, 9)) == []
+        waiting.add(operator, move)  # type: ignore[arg-type]
+    assert waiting.take((1, 5)) == [moves[3]]
+    assert waiting.take((1, 7)) == moves[:2]
+    assert waiting.take((2, 9)) == []
     assert waiting.take() == [moves[2]]
     assert waiting.take() == []
 

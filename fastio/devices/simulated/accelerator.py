@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from fastio.devices import kinds
-from fastio.devices.accelerator import Accelerator
+from fastio.devices.accelerator import Accelerator, Stream
 from fastio.devices.simulated import controls, memory
 from fastio.errors import RefusedError
 
@@ -21,6 +22,7 @@ class SimulatedAccelerator(Accelerator):
 
     def __init__(self) -> None:
         super().__init__("simulated")
+        self._copy = memory.c_library().simulated_copy
 
     def why_unavailable(self) -> tuple[str, str]:
         return "it was not loaded", "fastio.devices.simulated.use()"
@@ -30,6 +32,22 @@ class SimulatedAccelerator(Accelerator):
 
     def native_copies(self) -> int:
         return memory.native_copies()
+
+    def open_window(self, address: int, nbytes: int) -> Any:
+        try:
+            window = memory.open_peer_window(address, nbytes)
+        except RuntimeError as error:
+            raise RefusedError(f"no window: {error}") from error
+        return SimpleNamespace(address=window, close=lambda: memory.close_peer_window(window))
+
+    def current_stream(self, device: torch.device) -> Stream:
+        index = self.module.current_device() if device.index is None else device.index
+        return torch._C._accelerator_getStream(index)
+
+    def copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> None:
+        failed = self._copy(stream.device_index, stream.stream_id, destination, source, nbytes, to_host)
+        if failed is not None:
+            raise RefusedError(f"a copy failed: {failed.decode()}")
 
     def crc32_of_ranges(self, ranges: Sequence[tuple[int, int]], device: torch.device) -> list[int]:
         values = [0] * len(ranges)

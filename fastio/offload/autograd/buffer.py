@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import torch
 
-from fastio.offload.autograd.views import PAGE, Span
+from fastio.offload.autograd.views import PAGE, Span, View
 from fastio.offload.stores import fresh_memory
 
 _CPU = torch.device("cpu")
-_IN_HUGE_PAGES = 1 << 20  # bytes: see fresh_memory
+IN_HUGE_PAGES = 1 << 20  # bytes: see fresh_memory
 
 
 class Buffer:
     """Memory that holds a saved tensor's bytes, which begin at byte ``start`` of ``storage``.
 
-    ``flat``: the whole storage as a flat uint8 tensor, if there is one.
+    ``tensor``: the saved tensor's view of the storage, if it was allocated as one.
     """
 
-    __slots__ = ("flat", "start", "storage")
+    __slots__ = ("start", "storage", "tensor")
 
-    def __init__(self, storage: torch.UntypedStorage, start: int, flat: torch.Tensor | None = None) -> None:
+    def __init__(self, storage: torch.UntypedStorage, start: int, tensor: torch.Tensor | None = None) -> None:
         self.storage = storage
         self.start = start
-        self.flat = flat
+        self.tensor = tensor
 
     @classmethod
     def for_payload(cls, nbytes: int, device: torch.device = _CPU, lead: int = 0) -> Buffer:
         """Allocate memory for encoded bytes; see :meth:`like_source`."""
         return cls.like_source(Span(0, nbytes), nbytes, device, lead)
+
+    @classmethod
+    def of_view(cls, view: View, device: torch.device) -> Buffer:
+        """Allocate memory for a tensor that is all of its storage. See :meth:`like_source` for a GPU's memory."""
+        tensor = torch.empty_strided(view.shape, view.stride, dtype=view.dtype, device=device)
+        return cls(tensor.untyped_storage(), 0, tensor)
 
     @classmethod
     def like_source(
@@ -41,10 +47,9 @@ class Buffer:
         aligned by torch and allocated on the current stream: kernels queued there before may still use the memory.
         """
         if device.type != "cpu":
-            flat = torch.empty(span.nbytes, dtype=torch.uint8, device=device)
-            return cls(flat.untyped_storage(), 0, flat)
+            return cls(torch.empty(span.nbytes, dtype=torch.uint8, device=device).untyped_storage(), 0)
         if span.nbytes == source_nbytes:
-            if not paged and source_nbytes < _IN_HUGE_PAGES:
+            if not paged and source_nbytes < IN_HUGE_PAGES:
                 return cls(torch.empty(source_nbytes, dtype=torch.uint8, device=_CPU).untyped_storage(), 0)
             before = max(0, lead - span.start)
             owner = fresh_memory.empty((before + source_nbytes + 2 * PAGE,), torch.uint8, device)
@@ -67,8 +72,6 @@ class Buffer:
 
     def bytes(self, nbytes: int) -> torch.Tensor:
         """Return the bytes as a flat uint8 tensor."""
-        if self.flat is not None and self.flat.nbytes == nbytes:
-            return self.flat
         return flat_bytes(self.storage, self.start, nbytes)
 
 

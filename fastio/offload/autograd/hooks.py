@@ -22,11 +22,13 @@ _CASTS_AND_VIEWS = frozenset(
     f"{name}Backward0" for name in ("ToCopy", "T", "Transpose", "Permute", "View", "UnsafeView", "Expand", "Alias")
 )
 
+_LEAF = "torch::autograd::AccumulateGrad"  # the node of a tensor without grad_fn
+
 _keys_of: Any = getattr(torch._C.DispatchKeySet, "raw_repr", repr)  # a number where torch has it
 _is_plain: dict[Any, bool] = {}  # by dispatch keys
 
-Description = tuple[str, torch.Size | None, str]
-"""Type, shape (None for nested tensors) and grad_fn of a saved tensor, for an error message."""
+Description = tuple[str | tuple[torch.dtype, torch.device], torch.Size | None, tuple[str, int] | None]
+"""Type, shape (None for nested tensors), and the name and output of the grad_fn of a saved tensor, for an error."""
 
 
 class Owner(Protocol):
@@ -93,9 +95,11 @@ class Handle:
 
     def unpack(self) -> torch.Tensor:
         """Return the tensor, read back if need be; RuntimeError if it was modified in place since."""
-        check_version(self.description, self.saved.version, self.saved.witness._version)
-        check_version(self.description, 0, self.saved.was_written)  # backward may have written to the same bytes
-        if _is_capturing(self.saved.device):
+        saved = self.saved
+        if saved.witness._version != saved.version or saved.was_written:
+            check_version(self.description, saved.version, saved.witness._version)
+            check_version(self.description, 0, saved.was_written)  # backward may have written to the same bytes
+        if saved.accelerator is not None and saved.accelerator.is_capturing():
             raise RuntimeError(
                 "an offloaded tensor is needed while a CUDA graph is captured, and a replay would not read it again: "
                 "capture the forward pass too (its tensors then stay), or run backward without capture"
@@ -114,12 +118,16 @@ def is_offloadable(tensor: torch.Tensor) -> bool:
     False while a CUDA graph is captured: a replay would read the same memory without calling the unpack hook.
     """
     device = tensor.device
-    if type(tensor) is not torch.Tensor or not (device.type == "cpu" or devices.usable(device)):
+    if type(tensor) is not torch.Tensor:
         return False
+    if device.type != "cpu":
+        accelerator = devices.find(device)
+        if accelerator is None or accelerator.is_capturing():
+            return False
     keys = _keys_of(torch._C._dispatch_keys(tensor))
-    plain = _is_plain.get(keys)
-    if plain is None:  # tensors with the same keys are of one kind
-        plain = _is_plain[keys] = (
+    is_plain = _is_plain.get(keys)
+    if is_plain is None:  # tensors with the same keys are of one kind
+        is_plain = _is_plain[keys] = (
             tensor.layout is torch.strided
             and not tensor.is_nested
             and not tensor.is_quantized
@@ -127,18 +135,23 @@ def is_offloadable(tensor: torch.Tensor) -> bool:
             and not tensor._is_zerotensor()
             and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         )
-    return plain and tensor.untyped_storage().nbytes() > 0 and not _is_capturing(device)
+    return is_plain and tensor.untyped_storage().nbytes() > 0
 
 
 def is_parameter(tensor: torch.Tensor) -> bool:
     """Return whether the tensor is a parameter, a view of one, or a cast (AMP) or view computed from one."""
+    if type(tensor) is not torch.Tensor and isinstance(tensor, Parameter):
+        return True
     base = tensor._base
-    if isinstance(tensor, Parameter) or (base is not None and isinstance(base, Parameter)):
+    if base is not None and isinstance(base, Parameter):
         return True
     node: Any = tensor.grad_fn
-    while node is not None and node.name() in _CASTS_AND_VIEWS:
+    while node is not None:
+        name = node.name()
+        if name not in _CASTS_AND_VIEWS:
+            return name == _LEAF and isinstance(node.variable, Parameter)
         node = next((following for following, _ in node.next_functions if following is not None), None)
-    return node is not None and isinstance(getattr(node, "variable", None), Parameter)
+    return False
 
 
 def describe(tensor: torch.Tensor) -> Description:
@@ -147,11 +160,11 @@ def describe(tensor: torch.Tensor) -> Description:
     Only strided tensors have a legacy type. Nested tensors have no shape.
     """
     node = tensor.grad_fn
-    maker = "" if node is None else f", which is output {tensor.output_nr} of {node.name()}"
+    maker = None if node is None else (node.name(), tensor.output_nr)
     if tensor.is_nested:
         return f"nested {type(tensor).__name__}", None, maker
     plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
-    return tensor.type() if plain else type(tensor).__name__, tensor.shape, maker
+    return (tensor.dtype, tensor.device) if plain else type(tensor).__name__, tensor.shape, maker
 
 
 def version_of(tensor: torch.Tensor) -> int | None:
@@ -163,18 +176,15 @@ def check_version(description: Description, expected: int, got: int) -> None:
     """Raise the error that eager raises if a saved tensor was modified in place."""
     if got == expected:
         return
-    kind, shape, maker = description
+    kind, shape, node = description
+    if not isinstance(kind, str):
+        dtype, device = kind
+        kind = torch.empty(0, dtype=dtype, device=device).type()
     shown = kind if shape is None else f"{kind} {list(shape)}"
+    maker = "" if node is None else f", which is output {node[1]} of {node[0]}"
     raise RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace operation: "
         f"[{shown}]{maker}, is at version {got}; expected version {expected} instead. "
         "Hint: enable anomaly detection to find the operation that failed to compute its gradient, "
         "with torch.autograd.set_detect_anomaly(True)."
     )
-
-
-def _is_capturing(device: torch.device) -> bool:
-    if device.type == "cpu":
-        return False
-    accelerator = devices.find(device)
-    return accelerator is not None and accelerator.is_capturing()

@@ -20,11 +20,8 @@ from fastio.offload.planning.profile import Placement
 _sequence_number: Any = torch._C._autograd._get_sequence_nr
 
 
-class Operator(NamedTuple):
-    """A running operator that autograd records."""
-
-    thread: int
-    number: int
+Operator = tuple[int, int]
+"""A running operator that autograd records: its thread and its number there."""
 
 
 class PendingMove(NamedTuple):
@@ -37,7 +34,7 @@ class PendingMove(NamedTuple):
 
 def current_operator() -> Operator:
     """Return the operator that called the pack hook on this thread."""
-    return Operator(threading.get_ident(), _sequence_number())
+    return threading.get_ident(), _sequence_number()
 
 
 class PendingMoves:

@@ -15,11 +15,13 @@ from fastio._native import WeakStorage
 from fastio.memory.raw_memory import storage_bytes
 from fastio.offload.autograd.buffer import Buffer
 from fastio.offload.autograd.version_counters import empty_on
-from fastio.offload.autograd.views import Span
+from fastio.offload.autograd.views import Span, View
 
 if TYPE_CHECKING:
     from fastio.offload.autograd.forward_pass import ForwardPass
     from fastio.offload.codecs.encoding import Encoded
+    from fastio.offload.recompute.recipe import Hold, Recipe
+    from fastio.offload.recompute.tier import RecomputeTier
     from fastio.offload.stores.disk_tier import DiskTier
     from fastio.offload.stores.host_tier import HostTier
 
@@ -31,6 +33,7 @@ class State(enum.Enum):
     PENDING = "pending"  # in device memory, being written
     DISK = "disk"  # in the store of a tier
     INFLIGHT = "inflight"  # being read back
+    RECOMPUTED = "recomputed"  # nowhere: its recipe makes them again
     FAILED = "failed"  # lost: they could not be read back
 
 
@@ -41,8 +44,10 @@ class SavedTensor:
     """
 
     # Moved out, by its tier.
-    tier: DiskTier | HostTier | None = None
+    tier: DiskTier | HostTier | RecomputeTier | None = None
+    recipe: Recipe | None = None  # how to compute the bytes again
     kept = False  # the plan keeps it in memory
+    view: View | None = None  # of the tensor that was saved first, if it is all of its storage
     encoded: Encoded | None = None  # codec and sizes, without the payload; None: not encoded
     payload: torch.Tensor | None = None  # replaces ``live`` if encoded
     computed: devices.Event | None = None  # on a GPU: the bytes to write are there
@@ -87,7 +92,7 @@ class SavedTensor:
         self.source = WeakStorage(storage)
         self.source_nbytes = storage.nbytes()
         self.live: torch.UntypedStorage | None = storage  # strong, while no safe copy exists elsewhere
-        self.handles: set[HandleRef] = set()  # that graphs still hold
+        self.handles: set[HandleRef | Hold] = set()  # that graphs still hold, or what is made from these bytes
         # On a GPU: the stream of the operator that saved the bytes. They are copied and encoded behind it.
         self.accelerator = accelerator
         self.stream = stream
@@ -95,6 +100,13 @@ class SavedTensor:
         # Shares the version counter of the saved tensors without keeping their storage.
         self.witness = witness
         self.version = witness._version
+
+    def tensor(self, view: View, storage: torch.UntypedStorage, moved: int) -> torch.Tensor:
+        """Return a saved tensor on a storage in which the bytes lie ``moved`` bytes further than in the original."""
+        buffer = self.buffer
+        if buffer is not None and buffer.storage is storage and buffer.tensor is not None and view == self.view:
+            return view.tensor(buffer.tensor, self.unpacked)
+        return view.tensor(view.on(storage, moved), self.unpacked)
 
     @property
     def unpacked(self) -> torch.Tensor:

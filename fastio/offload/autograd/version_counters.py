@@ -17,6 +17,7 @@ import torch
 
 _WORD = ctypes.sizeof(ctypes.c_size_t)
 _WORDS_SEARCHED = 12  # every tensor object is larger
+_word_at = ctypes.c_size_t.from_address
 _unique = itertools.count(-1, -1)
 
 
@@ -27,7 +28,7 @@ def counter_of(tensor: torch.Tensor) -> int:
     """
     if OFFSET is None:
         return next(_unique)
-    return ctypes.c_size_t.from_address(tensor._cdata + OFFSET).value
+    return _word_at(tensor._cdata + OFFSET).value
 
 
 def witness_of(tensor: torch.Tensor) -> torch.Tensor:

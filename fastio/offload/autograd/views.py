@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from operator import mul
+from typing import Any, NamedTuple
 
 import torch
 
@@ -40,34 +41,29 @@ class View(NamedTuple):
     @classmethod
     def of(cls, tensor: torch.Tensor) -> View:
         """Return the view of this tensor."""
-        return cls(
-            tensor.dtype,
-            tensor.shape,
-            tensor.stride(),
-            int(tensor.storage_offset()),
-            tensor.is_conj(),
-            tensor.is_neg(),
-        )
+        offset: Any = tensor.storage_offset()
+        return cls(tensor.dtype, tensor.shape, tensor.stride(), offset, tensor.is_conj(), tensor.is_neg())
 
     def touched(self) -> Span:
         """Return the span from the first to the last element; a stride of 0 adds nothing."""
         itemsize = self.dtype.itemsize
-        last = 0
-        for length, step in zip(self.shape, self.stride, strict=True):
-            if length == 0:
-                return Span(self.offset * itemsize, 0)
-            last += (length - 1) * step
+        if 0 in self.shape:
+            return Span(self.offset * itemsize, 0)
+        last = sum(map(mul, self.shape, self.stride)) - sum(self.stride)
         return Span(self.offset * itemsize, (last + 1) * itemsize)
 
-    def on(self, storage: torch.UntypedStorage, moved: int, akin: torch.Tensor) -> torch.Tensor:
-        """Return the tensor on a storage in which its bytes lie ``moved`` bytes further than in the original storage.
+    def on(self, storage: torch.UntypedStorage, moved: int) -> torch.Tensor:
+        """Return the elements on a storage in which they lie ``moved`` bytes further than in the original storage.
 
-        It gets the version counter of the tensor ``akin``.
+        They are not conjugated or negated.
         """
         found = torch.empty(0, dtype=self.dtype, device=storage.device)
-        found.set_(storage, self.offset + moved // self.dtype.itemsize, self.shape, self.stride)
+        return found.set_(storage, self.offset + moved // self.dtype.itemsize, self.shape, self.stride)
+
+    def tensor(self, elements: torch.Tensor, akin: torch.Tensor) -> torch.Tensor:
+        """Return the tensor with these elements, and with the version counter of the tensor ``akin``."""
         tensor = akin.detach()
-        tensor.data = found
+        tensor.data = elements
         if self.conj:
             tensor = tensor.conj()
         return torch._neg_view(tensor) if self.neg else tensor

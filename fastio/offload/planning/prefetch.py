@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -11,10 +12,14 @@ class Order:
 
     def __init__(self, uses: Sequence[int]) -> None:
         self.uses = uses
-        self._places: dict[int, list[int]] = defaultdict(list)
-        for place, ordinal in enumerate(uses):
-            self._places[ordinal].append(place)
         self.position = 0  # of the next use
+
+    @functools.cached_property
+    def _places(self) -> dict[int, list[int]]:
+        places: dict[int, list[int]] = defaultdict(list)
+        for place, ordinal in enumerate(self.uses):
+            places[ordinal].append(place)
+        return places
 
     def used(self, ordinal: int) -> bool:
         """Move behind the next use of this activation, or behind its first use in a second backward.
@@ -29,6 +34,10 @@ class Order:
         if places:
             self.position = 1 + next((place for place in places if place >= position), places[0])
         return False
+
+    def comes_before(self, ordinal: int, end: int) -> bool:
+        """Return whether an activation is used next at a place before ``end``."""
+        return any(self.position <= place < end for place in self._places.get(ordinal, ()))
 
     def is_used_before(self, ordinal: int, end: int) -> bool:
         """Return whether an activation that was used is used again, at a place before ``end``."""

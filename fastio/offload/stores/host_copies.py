@@ -9,8 +9,7 @@ import torch
 from fastio._native import streaming_copy
 from fastio.devices import Accelerator, Event, Stream, copy_errors, refused_copy
 from fastio.errors import FastIOError
-from fastio.memory.raw_memory import host_bytes
-from fastio.offload.autograd.buffer import Buffer, flat_bytes
+from fastio.offload.autograd.buffer import Buffer
 from fastio.offload.autograd.saved_tensor import SavedTensor
 
 
@@ -42,7 +41,7 @@ class CpuCopies:
 
 
 class StreamCopies(CpuCopies):
-    """Copies on a side stream for each device and direction. The host never waits for them."""
+    """Copies on each device's stream of their direction. The host never waits for them."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
@@ -52,31 +51,26 @@ class StreamCopies(CpuCopies):
 
     def out(self, saved: SavedTensor, host: int) -> Event:
         """See :class:`CpuCopies`."""
-        nbytes = saved.stored_nbytes
         try:
-            source = saved.payload
-            if source is None:
-                assert saved.live is not None, "a saved tensor is moved out once"
-                source = flat_bytes(saved.live, saved.span.start, nbytes)
             stream = self._stream(saved.device, out=True)
             stream.wait_stream(saved.stream)
             self._copies += 1
             saved.copied_number = self._copies
-            return self._copy(host_bytes(host, nbytes), source, stream)
+            return self._copy(stream, host, saved.address, saved.stored_nbytes, True)
         except RuntimeError as error:
             raise refused_copy(error) from error
 
     def back(self, saved: SavedTensor, buffer: Buffer, host: int) -> Event:
         """See :class:`CpuCopies`."""
-        nbytes = saved.stored_nbytes
+        device = saved.device
         try:
-            stream = self._stream(saved.device, out=False)
-            saved.home = self._accelerator.current_stream(saved.device)
+            stream = self._stream(device, out=False)
+            saved.home = self._accelerator.current_stream(device)
             stream.wait_stream(saved.home)
-            if saved.copied_number > self._waited.get(saved.device, 0):  # copies out are in order, too
+            if saved.copied_number > self._waited.get(device, 0):  # copies out are in order, too
                 stream.wait_event(saved.copied)
-                self._waited[saved.device] = saved.copied_number
-            return self._copy(buffer.bytes(nbytes), host_bytes(host, nbytes), stream)
+                self._waited[device] = saved.copied_number
+            return self._copy(stream, buffer.address, host, saved.stored_nbytes, False)
         except RuntimeError as error:
             raise refused_copy(error) from error
 
@@ -104,10 +98,9 @@ class StreamCopies(CpuCopies):
     def _stream(self, device: torch.device, out: bool) -> Stream:
         stream = self._streams.get((device, out))
         if stream is None:
-            stream = self._streams[device, out] = self._accelerator.new_stream(device)
+            stream = self._streams[device, out] = self._accelerator.copy_stream(device, to_host=out)
         return stream
 
-    def _copy(self, destination: torch.Tensor, source: torch.Tensor, stream: Stream) -> Event:
-        with self._accelerator.under(stream):
-            destination.copy_(source, non_blocking=True)
+    def _copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> Event:
+        self._accelerator.copy(stream, destination, source, nbytes, to_host)
         return stream.record_event()

@@ -12,7 +12,7 @@ import time
 from collections import deque
 
 from fastio import devices
-from fastio.offload.autograd.buffer import Buffer
+from fastio.offload.autograd.buffer import IN_HUGE_PAGES, Buffer
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.report import Counts
 from fastio.offload.stores.arena import ArenaFullError
@@ -79,11 +79,12 @@ class HostTier(Tier):
         copy; nothing is changed then.
         """
         assert saved.block is not None, "it was moved out"
-        span = saved.span
-        if saved.encoded is None:
-            saved.buffer = Buffer.like_source(span, saved.source_nbytes, saved.device, paged=False)
-        else:
+        if saved.encoded is not None:
             saved.buffer = Buffer.for_payload(saved.stored_nbytes, saved.device)
+        elif saved.view is not None and (saved.accelerator is not None or saved.nbytes < IN_HUGE_PAGES):
+            saved.buffer = Buffer.of_view(saved.view, saved.device)
+        else:
+            saved.buffer = Buffer.like_source(saved.span, saved.source_nbytes, saved.device, paged=False)
         saved.fetched_s = time.perf_counter()
         try:
             saved.arrived = self._copies.back(saved, saved.buffer, saved.block)

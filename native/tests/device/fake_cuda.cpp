@@ -92,6 +92,11 @@ EXPORTED int cuCtxPopCurrent_v2(void** context) {
 EXPORTED int cuStreamCreate(void** stream, unsigned flags) { return flags == 1 ? make(stream) : kInvalidValue; }
 EXPORTED int cuStreamDestroy_v2(void* stream) { return destroy(stream); }
 EXPORTED int cuStreamSynchronize(void* stream) { return check(stream); }
+EXPORTED int cuStreamGetCtx(void* stream, void** context) {
+    if (stream == nullptr) return kInvalidValue;
+    *context = static_cast<Object*>(stream)->context;
+    return 0;
+}
 EXPORTED int cuEventCreate(void** event, unsigned flags) { return flags == 3 ? make(event) : kInvalidValue; }
 EXPORTED int cuEventDestroy_v2(void* event) { return destroy(event); }
 EXPORTED int cuEventRecord(void* event, void* stream) {

@@ -70,6 +70,31 @@ void test_an_error_of_the_driver() {
     CHECK(alive() == 0, "%d streams, events and contexts are left", alive());
 }
 
+template <typename Function>
+Function* of_driver(const char* name) {
+    return reinterpret_cast<Function*>(dlsym(fake_driver(), name));
+}
+
+void test_a_copy_on_a_stream_of_others() {
+    void *context = nullptr, *stream = nullptr;
+    of_driver<int(void**, int)>("cuDevicePrimaryCtxRetain")(&context, 1);
+    of_driver<int(void*)>("cuCtxPushCurrent_v2")(context);
+    of_driver<int(void**, unsigned)>("cuStreamCreate")(&stream, 1);
+    of_driver<int(void**)>("cuCtxPopCurrent_v2")(&context);
+    std::vector<uint8_t> source{1, 2, 3}, host(3), back(3);
+    fastio::cuda_copy(stream, host.data(), source.data(), 3, true);
+    fastio::cuda_copy(stream, back.data(), host.data(), 3, false);
+    CHECK(back == source, "the memory");
+    CHECK(depth() == 0, "the thread's current context has changed");
+    bool refused = false;
+    try {
+        fastio::cuda_copy(nullptr, host.data(), source.data(), 3, true);
+    } catch (const fastio::Refused&) {
+        refused = true;
+    }
+    CHECK(refused, "a copy on no stream");
+}
+
 }  // namespace
 
 int main() {
@@ -77,5 +102,6 @@ int main() {
     test_there_and_back({0});
     test_there_and_back({1, 0, fastio::kHost, 1});
     test_an_error_of_the_driver();
+    test_a_copy_on_a_stream_of_others();
     return 0;
 }

@@ -87,4 +87,11 @@ constexpr Table kTable{make_stream, destroy_stream, make_event, destroy_event, t
 
 extern "C" const void* simulated_native_copies() { return &kTable; }
 
+/// Starts a copy on a stream of torch, by its number; returns the reason of a failure, or nullptr.
+extern "C" const char* simulated_copy(int device, int64_t stream, void* destination, const void* source,
+                                      uint64_t nbytes, bool to_host) {
+    const Engine engine = to_host ? Engine::to_host : Engine::to_device;
+    return text_of_error([&] { start_copy(get_stream(device, stream), engine, destination, source, nbytes); });
+}
+
 }  // namespace simulated::native_copies
