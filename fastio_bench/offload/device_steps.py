@@ -150,32 +150,35 @@ def _rounds(
     trainer: Trainer, folder: Path, setting: str, rounds: int, own: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Step]:
     with opened(trainer.device, folder, own) as ways:
+        done = len(_works(trainer.device, 0))
         for number in range(-_WARM_UP, rounds):
             plain: list[torch.Tensor] = []
             for way, around in ways.items():
-                seen = _traced(trainer.device)
                 seconds, peak, gradients = trainer.step(around)
                 plain = plain or gradients
                 same = all(map(torch.equal, gradients, plain))
-                copies = _traced(trainer.device)[len(seen) :]
+                works = _works(trainer.device, done)
+                done += len(works)
                 if number >= 0:
-                    yield Step(setting, way, number, seconds, *_copied(trainer.device, copies), peak, same)
+                    yield Step(setting, way, number, seconds, *_copied(trainer.device, works), peak, same)
 
 
-def _traced(device: torch.device) -> list[Any]:
-    """The copies that the simulated device did so far; of a real one nothing is known."""
+def _works(device: torch.device, since: int) -> list[Any]:
+    """The works that the simulated device did, without the first ``since``; of a real one nothing is known."""
     if device.type != SIMULATED:
         return []
     from fastio.devices import simulated
 
-    return [work for work in simulated.trace() if work.engine in ("to_host", "to_device")]
+    return simulated.trace(since)
 
 
-def _copied(device: torch.device, copies: list[Any]) -> tuple[float | None, int | None]:
+def _copied(device: torch.device, works: list[Any]) -> tuple[float | None, int | None]:
+    """The seconds that the copies to and from host memory took, and the bytes that left."""
     if device.type != SIMULATED:
         return None, None
-    out = sum(copy.nbytes for copy in copies if copy.engine == "to_host")
-    return sum(copy.ended - copy.started for copy in copies), out
+    out = [work for work in works if work.engine == "to_host"]
+    back = [work for work in works if work.engine == "to_device"]
+    return sum(work.ended - work.started for work in out + back), sum(work.nbytes for work in out)
 
 
 def tables(steps: list[Step], title: str, identity: str) -> list[ResultTable]:

@@ -41,8 +41,8 @@ class SimulatedAccelerator(Accelerator):
         return SimpleNamespace(address=window, close=lambda: memory.close_peer_window(window))
 
     def current_stream(self, device: torch.device) -> Stream:
-        index = self.module.current_device() if device.index is None else device.index
-        return torch._C._accelerator_getStream(index)
+        index: int | None = device.index
+        return torch._C._accelerator_getStream(self.module.current_device() if index is None else index)
 
     def copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> None:
         failed = self._copy(stream.device_index, stream.stream_id, destination, source, nbytes, to_host)

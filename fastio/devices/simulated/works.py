@@ -26,10 +26,10 @@ class Work:
     ended: float
 
 
-def trace() -> list[Work]:
-    """The works that have ended since the last `reset`, at most a million."""
+def trace(since: int = 0) -> list[Work]:
+    """The works that have ended since the last `reset`, at most a million, without the first ``since``."""
     works = []
-    for line in _OPS.trace().splitlines():
+    for line in _OPS.trace().splitlines()[since:]:
         name, engine, device, stream, nbytes, *times = line.split("\t")
         works.append(Work(name, engine, int(device), int(stream), int(nbytes), *map(float, times)))
     return works
