@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 
+_ADDRESS_SPACE = 2  # half of what a limit of address space leaves: mappings have parts that are never touched
 _CGROUPS, _PROC = "/sys/fs/cgroup", "/proc"
 
 
@@ -12,7 +13,7 @@ def available_memory(cgroups: str = _CGROUPS, proc: str = _PROC) -> int | None:
     """Return the bytes of host memory that this process can still allocate; None where the system does not tell.
 
     It is the least of the machine's available memory, of what the limits of the process's cgroups (version 1 or 2)
-    leave, and of what RLIMIT_AS and RLIMIT_DATA leave.
+    leave, and of half of what RLIMIT_AS and RLIMIT_DATA leave.
 
     Args:
         cgroups: the folder that cgroups are mounted in.
@@ -23,10 +24,16 @@ def available_memory(cgroups: str = _CGROUPS, proc: str = _PROC) -> int | None:
     if available is not None:
         rooms.append(available << 10)
     for kind, name in ((resource.RLIMIT_AS, "VmSize:"), (resource.RLIMIT_DATA, "VmData:")):
-        limit, taken = resource.getrlimit(kind)[0], _field(f"{proc}/self/status", name)
+        limit, taken = resource.getrlimit(kind)[0], memory_of_process(name, proc)
         if limit != resource.RLIM_INFINITY and taken is not None:
-            rooms.append(limit - (taken << 10))
+            rooms.append((limit - taken) // _ADDRESS_SPACE)
     return max(0, min(rooms)) if rooms else None
+
+
+def memory_of_process(name: str, proc: str = _PROC) -> int | None:
+    """Return a size in bytes of ``/proc/self/status``, such as "VmRSS:"; None if it is not there."""
+    found = _field(f"{proc}/self/status", name)
+    return None if found is None else found << 10
 
 
 def _left_by_cgroups(root: str, proc: str) -> list[int]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 from fastio import devices
-from fastio.memory.available_memory import available_memory
-from fastio.offload.planning.fitting import Fit, fit_device, fit_host
+from fastio.memory.available_memory import available_memory, memory_of_process
+from fastio.offload.planning.fitting import Fit, Room, fit_device, fit_host
+
+_RESET_PEAK = "5"  # of resident memory: proc(5), /proc/pid/clear_refs
 
 
 class DeviceMemory:
     """The memory of the device that the first saved tensor of a pass is on.
 
-    On an accelerator torch's allocator is asked, whose peak is reset at the begin of each measured pass. On the CPU it
-    is the memory that is available to the process.
+    On an accelerator it is what torch's allocator says. On the CPU it is the process's resident memory, and what is
+    available to it. Their peaks are reset at the begin of each measured pass.
     """
 
     def __init__(self) -> None:
@@ -36,22 +40,29 @@ class DeviceMemory:
         """Begin to measure the peak: everything that is saved moves out from here on, and is waited for."""
         if self._accelerator is not None:
             self._accelerator.reset_peak_memory(self._device)
+            return
+        with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+            file.write(_RESET_PEAK)  # where that is not allowed, an earlier peak may make the budget too small
 
     def peak(self) -> int:
-        """Return the most bytes that were allocated since :meth:`measure`; 0 on the CPU."""
-        return 0 if self._accelerator is None else self._accelerator.peak_memory(self._device)
+        """Return the most bytes that were allocated since :meth:`measure`."""
+        if self._accelerator is not None:
+            return self._accelerator.peak_memory(self._device)
+        return memory_of_process("VmHWM:") or 0
 
     def allocated(self) -> int:
-        """Return the bytes that are allocated now; 0 on the CPU."""
-        return 0 if self._accelerator is None else self._accelerator.memory_allocated(self._device)
+        """Return the bytes that are allocated now."""
+        if self._accelerator is not None:
+            return self._accelerator.memory_allocated(self._device)
+        return memory_of_process("VmRSS:") or 0
 
-    def fit(self, peak: int, grown: int, working_set: int) -> Fit | None:
+    def fit(self, room: Room, working_set: int) -> Fit | None:
         """Return the budget that fits the device; None if the system does not tell its memory."""
         if self._accelerator is not None:
             limit = self._accelerator.memory_limit(self._device)
-            return None if limit is None else fit_device(str(self._device), limit, peak, grown, working_set)
+            return None if limit is None else fit_device(str(self._device), limit, room.peak, room.grown, working_set)
         available = available_memory()
-        return None if available is None else fit_host(available, working_set)
+        return None if available is None else fit_host(available, room.peak - room.base, working_set)
 
     def has_run_out(self) -> bool:
         """Return whether torch raised OutOfMemoryError for the device since the last call."""

@@ -178,10 +178,9 @@ class Report:
 
     @staticmethod
     def _fit_line(fit: Fit) -> str:
-        others = f"all else takes {_size(fit.others)} at its peak" if fit.others else "all is available"
         return (
-            f"budget {_size(fit.budget)}, to fit {fit.device}: of {_size(fit.limit)} {others}, and "
-            f"{_size(fit.reserve)} are left free"
+            f"budget {_size(fit.budget)}, to fit {fit.device}: of {_size(fit.limit)} all else takes "
+            f"{_size(fit.others)} at its peak, and {_size(fit.reserve)} are left free"
         )
 
     def _recomputed(self) -> str:

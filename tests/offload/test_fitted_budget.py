@@ -43,7 +43,7 @@ if limit:
     resource.setrlimit(resource.RLIMIT_DATA, (taken + limit, taken + limit))
 answer = {"fit": None}
 try:
-    answer["bits"] = train(96, 8192, offload, 3)
+    answer["bits"] = train(48, 8192, offload, 2)
 except RuntimeError as error:
     answer["error"] = str(error)
 if way == "offload":
@@ -52,7 +52,7 @@ if way == "offload":
     offload.close()
 print(json.dumps(answer))
 """
-SAVED = 96 * 8192 * 128 * 4
+SAVED = 48 * 8192 * 128 * 4
 
 
 def trained(way: str, limit: int, folder: Path) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def trained(way: str, limit: int, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_training_larger_than_the_process_may_be_trains_with_no_budget_given(tmp_path: Path) -> None:
-    limit = SAVED // 2
+    limit = SAVED * 3 // 4
     plain = trained("plain", 0, tmp_path)
     assert "can't allocate memory" in trained("plain", limit, tmp_path)["error"]
     mine = trained("offload", limit, tmp_path)
@@ -75,8 +75,9 @@ def test_a_training_larger_than_the_process_may_be_trains_with_no_budget_given(t
     fit = mine["fit"]
     assert fit["device"] == "cpu"
     assert fit["limit"] <= limit
-    assert fit["budget"] + fit["reserve"] == fit["limit"]
-    assert 0 < mine["moved"] < 96
+    assert fit["budget"] + fit["reserve"] + fit["others"] == fit["limit"]
+    assert fit["others"] > 0
+    assert 0 < mine["moved"] < 48
     assert "to fit cpu" in mine["report"]
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _RESERVE = 16  # of what all else leaves of an accelerator's memory: a sixteenth, for the allocator's gaps
-_HOST_RESERVE = 4  # of the host's available memory: a quarter, because other programs and operators use it too
-_OPERATORS = 4  # on the host at least so many times what the largest operator saved: its workspace is not measured
+_HOST_RESERVE = 4  # of what all else leaves of the host's available memory: a quarter, which other programs may take
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,13 @@ def fit_device(device: str, limit: int, peak: int, grown: int, working_set: int)
     return Fit(device, limit, others, reserve, left - reserve)
 
 
-def fit_host(available: int, working_set: int) -> Fit:
-    """Return the budget on the CPU: what is ``available`` to the process, without a reserve."""
-    reserve = min(available, max(available // _HOST_RESERVE, _OPERATORS * working_set))
-    return Fit("cpu", available, 0, reserve, available - reserve)
+def fit_host(available: int, passing: int, working_set: int) -> Fit:
+    """Return the budget on the CPU, of what is ``available`` to the process between two steps.
+
+    ``passing`` is what a step took in addition, and gave back, while its saved tensors all moved out; the
+    ``working_set`` is in it.
+    """
+    others = max(0, passing - working_set)
+    left = max(0, available - others)
+    reserve = left // _HOST_RESERVE
+    return Fit("cpu", available, others, reserve, left - reserve)

@@ -11,7 +11,7 @@ from weakref import ref
 import torch
 
 from fastio.offload.autograd.trace import SavedRecord, Trace
-from fastio.offload.planning.fitting import Fit
+from fastio.offload.planning.fitting import Fit, Room
 from fastio.offload.planning.profile import UNPLANNED, Profile, Settings
 from fastio.offload.planning.schedule import POLICIES, Policy
 from fastio.offload.planning.tiering import least_worth_moving
@@ -37,7 +37,7 @@ class Memory(Protocol):
     def measure(self) -> None: ...
     def peak(self) -> int: ...
     def allocated(self) -> int: ...
-    def fit(self, peak: int, grown: int, working_set: int) -> Fit | None: ...
+    def fit(self, room: Room, working_set: int) -> Fit | None: ...
     def has_run_out(self) -> bool: ...
 
 
@@ -150,7 +150,8 @@ class Planner:
             self._memory.follow(device)
             if profile is None:
                 self._measured = None
-                self._memory.measure()
+                if self._fits:
+                    self._memory.measure()
         return profile
 
     def tighten(self) -> bool:
@@ -225,13 +226,16 @@ class Planner:
 
     @property
     def _fits(self) -> bool:
-        """Whether budgets are chosen to fit the device."""
-        return self._settings.budget is None and self._memory is not None
+        """Whether budgets are chosen to fit the device. On the CPU, policies without a plan take little memory."""
+        memory = self._memory
+        if self._settings.budget is not None or memory is None:
+            return False
+        return memory.is_accelerated or self.policy not in UNPLANNED
 
     @property
     def _measures(self) -> bool:
-        """Whether the latest pass measures what else is on an accelerator: nothing is read ahead then."""
-        return self._fits and self._current is None and self._memory is not None and self._memory.is_accelerated
+        """Whether the latest pass measures what else a step takes: nothing is read ahead then."""
+        return self._fits and self._current is None
 
     @property
     def _keeps_window(self) -> bool:
@@ -265,7 +269,7 @@ class Planner:
         """Between two steps: measure what the last one took, and let plans be made anew where more is needed."""
         if memory.has_run_out():
             self.tighten()
-        if self._settings.budget is not None or (self.policy in UNPLANNED and not memory.is_accelerated):
+        if not self._fits:
             return
         allocated = memory.allocated()
         profile = self._measured
@@ -283,4 +287,4 @@ class Planner:
             if room.fit is not None and grown > room.grown + room.fit.reserve // 2:
                 room.grown, profile.planned = grown, False
             if not profile.planned:
-                room.fit = memory.fit(room.peak, room.grown, profile.trace.working_set)
+                room.fit = memory.fit(room, profile.trace.working_set)
