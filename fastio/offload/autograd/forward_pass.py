@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 
 import torch
 
@@ -41,12 +42,14 @@ class ForwardPass:
         self._run = Run()
         self._waited_s = 0.0  # for moving out, including the codec
         self._stalled_s = 0.0  # for transfers only
+        self._planned: Sequence[SavedRecord] = ()  # of the profile that the pass follows, if it is timed
         self._by_bytes: dict[tuple[int, int, int], list[SavedTensor]] = {}
         self._operator: Operator | None = None  # the latest one that saved a tensor
         self._operator_saved: set[int] = set()  # ordinals that it saved
         self._operator_nbytes = 0
         self._forward_done = False
         self._device = torch.device("cpu")  # or the accelerator that the latest tensor on one is on
+        self._accelerator: devices.Accelerator | None = None  # of that device
         self._times = NoTimes()  # or those of an accelerator's compute
         now = time.perf_counter()
         self.iteration = Iteration(number, now, now)
@@ -63,8 +66,10 @@ class ForwardPass:
         device = tensor.device
         accelerator = stream = None
         if device.type != "cpu":
-            self._device = device
-            accelerator = devices.of(device)
+            if device != self._device:
+                self._device, self._accelerator = device, devices.of(device)
+            accelerator = self._accelerator
+            assert accelerator is not None, "it was found with the device"
             stream = accelerator.current_stream(device)
             # The memory is freed before the graph is. A conjugate or negative view would record a copy.
             (storage_bytes(storage) if tensor.is_conj() or tensor.is_neg() else tensor).record_stream(stream)
@@ -83,9 +88,7 @@ class ForwardPass:
         span = span_to_save(touched, nbytes, accelerator is None)
         ordinal = len(trace.saved)
         saved = SavedTensor(self, ordinal, next(_indices), storage, span, witness_of(tensor), accelerator, stream, key)
-        trace.add(
-            SavedRecord(span.nbytes, tensor.dtype, self._elapsed() - self._waited_s), kind_of(module, tensor.dtype)
-        )
+        self._record(ordinal, span.nbytes, tensor.dtype, module)
         self.saved_tensors[ordinal] = saved
         if known is None:
             self._by_bytes[key] = [saved]
@@ -93,8 +96,23 @@ class ForwardPass:
             known.append(saved)
         return saved, True
 
+    def _record(self, ordinal: int, nbytes: int, dtype: torch.dtype, module: str) -> None:
+        """Record a new saved tensor. In the steady state it is the one that the profile has at this place."""
+        trace, planned = self.trace, self._planned
+        if ordinal < len(planned):
+            record = planned[ordinal]
+            if record.nbytes == nbytes and record.dtype is dtype:
+                trace.saved.append(record)
+                return
+        if planned:
+            self._planned = ()
+            trace.end_following()
+        trace.add(SavedRecord(nbytes, dtype, self._elapsed() - self._waited_s), kind_of(module, dtype))
+
     def saved_by(self, operator: Operator, saved: SavedTensor) -> None:
         """Record that an operator saved these bytes: backward needs all that one operator saved at once."""
+        if self._planned:
+            return  # the profile knows
         if operator != self._operator:
             self._operator, self._operator_saved, self._operator_nbytes = operator, set(), 0
         if saved.ordinal not in self._operator_saved:
@@ -108,10 +126,15 @@ class ForwardPass:
         made = self.trace.saved
         ordinal = len(made) - 1
         profile = self._profile
+        if self._planned and profile is not None and profile.placements[ordinal].moves:
+            return profile.placements[ordinal]
         if ordinal == 0:
             profile = self._profile = self._planner.profile_for(made[0])
             if profile is not None and not profile.timed:
                 self._times = ComputeTimes()
+            elif profile is not None:
+                self._planned = profile.trace.saved
+                self.trace.follow(profile.trace)
         elif profile is not None and not self._diverged:
             known = profile.trace.saved
             self._diverged = ordinal >= len(known) or not made[ordinal].matches(known[ordinal])
@@ -167,6 +190,8 @@ class ForwardPass:
         self._end_forward()
         if self.order is None:
             self.follow_order()
+        if self._planned:
+            self.trace.end_following()
         if not self.refused:  # failed transfers have no useful times
             self._profile = self._planner.record(self.trace, self._profile, self._diverged, self._is_accelerated)
             self._set_times()

@@ -37,5 +37,4 @@ class Order:
 
     def is_used_before(self, ordinal: int, end: int) -> bool:
         """Return whether an activation that was used is used again, at a place before ``end``."""
-        places = self._places.get(ordinal, ())
-        return len(places) > 1 and any(self.position <= place < end for place in places)
+        return ordinal in self.uses[self.position : end]
