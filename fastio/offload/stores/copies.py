@@ -15,6 +15,7 @@ No ``record_stream`` here: the caller keeps both memories until the copy is done
 
 from __future__ import annotations
 
+import contextlib
 from typing import NamedTuple, Protocol
 
 import torch
@@ -54,6 +55,9 @@ class Copies(Protocol):
 
     def back(self, host: int, target: Target) -> Copy:
         """Begin to copy host memory at ``host`` to all of the target."""
+
+    def synchronize(self) -> None:
+        """Wait for all copies, whose errors do not matter."""
 
 
 class _CompletedCopy:
@@ -102,6 +106,12 @@ class DeviceCopies:
             destination = self._accelerator.bytes_at(target.address, target.nbytes)
             stream = self._stream(destination.device, "back")
             return self._copy(destination, host_bytes(host, target.nbytes), stream, target.fence)
+
+    def synchronize(self) -> None:
+        """See :class:`Copies`."""
+        with contextlib.suppress(RuntimeError):
+            for stream in self._streams.values():
+                stream.synchronize()
 
     def _stream(self, device: torch.device, direction: str) -> Stream:
         stream = self._streams.get((device, direction))
