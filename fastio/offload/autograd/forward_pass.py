@@ -10,7 +10,7 @@ import torch
 
 from fastio import devices
 from fastio.memory.raw_memory import storage_bytes
-from fastio.offload.autograd.compute_times import ComputeTimes, NoTimes
+from fastio.offload.autograd.compute_times import ComputeTimes
 from fastio.offload.autograd.operators import Operator
 from fastio.offload.autograd.saved_tensor import SavedTensor
 from fastio.offload.autograd.trace import SavedRecord, Trace, dominant_kind, kind_of
@@ -50,7 +50,7 @@ class ForwardPass:
         self._forward_done = False
         self._device = torch.device("cpu")  # or the accelerator that the latest tensor on one is on
         self._accelerator: devices.Accelerator | None = None  # of that device
-        self._times = NoTimes()  # or those of an accelerator's compute
+        self._times: ComputeTimes | None = None  # of an accelerator's compute, in the pass that tells it
         now = time.perf_counter()
         self.iteration = Iteration(number, now, now)
 
@@ -138,7 +138,8 @@ class ForwardPass:
         elif profile is not None and not self._diverged:
             known = profile.trace.saved
             self._diverged = ordinal >= len(known) or not made[ordinal].matches(known[ordinal])
-        self._times.ready(self._device)
+        if self._times is not None:
+            self._times.ready(self._device)
         waits = self._planner.policy == "fastensor"
         encodes = codec != "none"
         if profile is None:
@@ -159,23 +160,22 @@ class ForwardPass:
     def begin_move_out(self) -> None:
         """A saved tensor is moved out now: until :meth:`record_move_out`, the forward pass waits."""
         self._synchronize_if_timed()
-        self._times.pause(self._device)
+        if self._times is not None:
+            self._times.pause(self._device)
 
-    def end_encoding(self) -> None:
-        """The codec's work is queued."""
+    def record_encoding(self, ordinal: int, ratio: float, began_s: float) -> None:
+        """Record how many times smaller the codec made a saved tensor (1: not at all). Its work is queued."""
         self._synchronize_if_timed()
-
-    def record_encoding(self, ordinal: int, ratio: float, seconds: float) -> None:
-        """Record how many times smaller the codec made a saved tensor (1: not at all) and the seconds it took."""
         self.trace.ratio[ordinal] = ratio
-        self.trace.pack_s[ordinal] = seconds
+        self.trace.pack_s[ordinal] = time.perf_counter() - began_s
 
     def record_move_out(self, ordinal: int, seconds: float, tier: str) -> None:
         """Record that the forward pass waited ``seconds`` to move a saved tensor to a tier."""
         self._waited_s += seconds
         self.trace.transfer_s[ordinal] = seconds
         self.trace.tiers[ordinal] = tier
-        self._times.resume(self._device)
+        if self._times is not None:
+            self._times.resume(self._device)
 
     def record_stall(self, seconds: float) -> None:
         """Record that a pass waited ``seconds`` for a transfer."""
@@ -209,7 +209,8 @@ class ForwardPass:
             self._end_forward()
         if self._run.waited:
             self._synchronize_if_timed()
-        self._times.used(ordinal, self._device)
+        if self._times is not None:
+            self._times.used(ordinal, self._device)
         self.trace.uses.append(ordinal)
         since = time.perf_counter() - self.iteration.forward_ended_s - (self._stalled_s - self._run.stalled_s)
         self.trace.used_s.setdefault(ordinal, max(0.0, since))
@@ -221,7 +222,8 @@ class ForwardPass:
     def record_served(self) -> None:
         """Record that backward has the saved tensor it needed."""
         self.iteration.backward_ended_s = time.perf_counter()
-        self._times.resume(self._device)
+        if self._times is not None:
+            self._times.resume(self._device)
 
     def forget(self, saved: SavedTensor) -> None:
         """Remove a saved tensor that the graph released. May be called again after an interrupt."""
@@ -239,9 +241,10 @@ class ForwardPass:
     def _set_times(self) -> None:
         """Give the profile the times of the forward pass on an accelerator, and let it be planned."""
         if self._profile is None:
-            self._times = NoTimes()  # it did not follow the profile
-        elif not self._profile.timed:
-            self._profile.timed = self._times.set_forward(self._profile.trace)
+            self._times = None  # it did not follow the profile
+        elif not self._profile.timed and self._times is not None:
+            self._times.set_forward(self._profile.trace)
+            self._profile.timed = True
 
     def _synchronize_if_timed(self) -> None:
         """Wait for the GPU in a pass that waits for every transfer (such as the profiled one), for correct times."""
@@ -255,7 +258,8 @@ class ForwardPass:
         """Record the end of forward: at the end of the context, or when backward begins inside it."""
         if self.iteration.backward_began_s is None:
             self._synchronize_if_timed()
-            self._times.end_forward(self._device)
+            if self._times is not None:
+                self._times.end_forward(self._device)
             elapsed = self._elapsed()
             self.iteration.forward_ended_s = self.iteration.backward_began_s = time.perf_counter()
             self.trace.forward_s = max(0.0, elapsed - self._waited_s)
@@ -271,8 +275,9 @@ class ForwardPass:
         run.actual_s = ended - self.iteration.forward_began_s
         run.backward_s = max(0.0, ended - self.iteration.forward_ended_s - (self._stalled_s - run.stalled_s))
         run.stalled_s = self._stalled_s
-        self._times.set_backward(self._profile.trace)
-        self._times = NoTimes()
+        if self._times is not None:
+            self._times.set_backward(self._profile.trace)
+            self._times = None
         if self._is_accelerated:  # the host's clock tells when work was launched
             run.forward_s = self._profile.trace.forward_s
             run.backward_s = max(self._profile.trace.used_s.values(), default=0.0)
