@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 # the source tree, which has no native part: hence demo's `cd`.) Folders are listed too, for removed files.
 SOURCES := $(shell find fastio fastio_bench native -name __pycache__ -prune -o -print)
 PROJECT := pyproject.toml constraints.txt README.md LICENSE $(SOURCES)
-CPP := $(filter %.cpp %.hpp native/%.cu,$(SOURCES)) $(wildcard tests/emulator/guest/*.?pp tests/support/*/*.cpp tests/accelerator/device/*/*.?pp)
+CPP := $(filter %.cpp %.hpp native/%.cu,$(SOURCES)) $(wildcard tests/emulator/guest/*.?pp tests/support/*/*.cpp)
 
 # kvikio alone (10 MB) is enough to test that the GPUDirect tool says why it is unavailable; with all it needs to move
 # bytes on a GPU it weighs 2.7 GB, and that is the extra `gds`.

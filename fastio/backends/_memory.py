@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from fastio import devices
 from fastio.errors import RefusedError
 from fastio.memory import raw_memory
 from fastio.memory.raw_memory import bytes_at, storage_bytes
-from fastio.transports.transport import Extent
+from fastio.transports.transport import Extent, ReadRequest, WriteRequest
 
 
 def tensor(extent: Extent) -> torch.Tensor:
@@ -38,9 +36,10 @@ def device_of(extent: Extent) -> torch.device:
     return owner.device if is_known else tensor(extent).device
 
 
-def synchronize(extents: Sequence[Extent]) -> None:
-    """Run :func:`fastio.memory.raw_memory.synchronize` on the devices that hold the extents' memory."""
-    raw_memory.synchronize({device_of(extent) for extent in extents if extent.device != "cpu"})
+def synchronize(request: ReadRequest | WriteRequest) -> None:
+    """Wait for all work on the devices that hold the extents' memory, unless the caller has waited for what uses it."""
+    if not request.ordered:
+        raw_memory.synchronize({device_of(extent) for extent in request.extents if extent.device != "cpu"})
 
 
 def _owning_storage(extent: Extent, kind: str) -> torch.UntypedStorage | None:

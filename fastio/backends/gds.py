@@ -58,7 +58,7 @@ class GdsTransport:
         """Write ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
         _files.status(request)
-        _memory.synchronize(request.extents)
+        _memory.synchronize(request)
         with _Transfers(self._kvikio, request) as transfers:
             ends: list[Extent] = []
             for _, part in parts(request.extents, _PART):
@@ -85,7 +85,7 @@ class GdsTransport:
         """Fill the memory of ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
         _files.check_length(request)
-        _memory.synchronize(request.extents)
+        _memory.synchronize(request)
         with _Transfers(self._kvikio, request) as transfers:
             for _, part in parts(request.extents, _PART):
                 if self._is_on_device(part):

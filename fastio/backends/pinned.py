@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -24,7 +24,7 @@ from fastio.errors import RefusedError, ToolUnavailableError
 from fastio.files import direct_io
 from fastio.memory.staging_buffers import PAGE, Lease, StagingRing
 from fastio.transports.extent_rows import total_nbytes
-from fastio.transports.transport import Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
+from fastio.transports.transport import Capabilities, ReadRequest, TransportResult, WriteRequest
 
 # Small windows stay in the processor's cache until the device has read them.
 _WINDOW, _LEAST_WINDOW = 2 << 20, 512 << 10
@@ -70,7 +70,7 @@ class PinnedTransport:
         past_cache: bool,
         direct_threads: int,
     ) -> TransportResult:
-        places = self._places(request.extents)
+        places = self._places(request)
         access = os.O_RDWR if isinstance(request, WriteRequest) else os.O_RDONLY
         with contextlib.closing(direct_io.DirectDescriptor(request.path, request.fd, access)) as descriptor:
             direct, notes = _opened(descriptor, request) if past_cache else (_NO_FILE, ())
@@ -91,13 +91,13 @@ class PinnedTransport:
             notes = (*notes, "through the page cache: O_DIRECT was refused")
         return TransportResult("bounce", checksums, notes)
 
-    def _places(self, extents: Sequence[Extent]) -> tuple[list[int], int]:
+    def _places(self, request: ReadRequest | WriteRequest) -> tuple[list[int], int]:
         """The index of each extent's device, ``_HOST`` for host memory, and the address of the devices' copies or 0.
 
-        Waits for all work on these devices: kernels that compute a saved tensor, or that still use memory which torch
-        reused for a loaded one, may be on any stream of any thread.
+        Waits for all work on these devices, if the caller has not: kernels that compute a saved tensor, or that still
+        use memory which torch reused for a loaded one, may be on any stream of any thread.
         """
-        found = [_HOST if extent.device == "cpu" else _memory.device_of(extent) for extent in extents]
+        found = [_HOST if extent.device == "cpu" else _memory.device_of(extent) for extent in request.extents]
         used = {device for device in found if isinstance(device, torch.device)}
         kinds = {device.type for device in used}
         if len(kinds) > 1 or not kinds <= self._copies.keys():
@@ -105,8 +105,7 @@ class PinnedTransport:
                 f"native code copies to {', '.join(self._copies) or 'no device'}, not to {sorted(kinds)}"
             )
         with copy_errors():
-            for device in used:
-                devices.of(device).synchronize(device)
+            _memory.synchronize(request)
         places = [place.index if isinstance(place, torch.device) else place for place in found]
         return places, self._copies[kinds.pop()] if kinds else 0
 

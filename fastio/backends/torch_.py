@@ -43,7 +43,7 @@ class TorchTransport:
         if _is_on_host(request):
             return _page_cache.write(request)
         check(request)
-        _memory.synchronize(request.extents)
+        _memory.synchronize(request)
         checksums = [0] * len(request.extents)
         for block, window in _windows(request):
             _files.stop_if_cancelled(request.control, request.path)
@@ -64,7 +64,7 @@ class TorchTransport:
             return _page_cache.read(request)
         check(request)
         _files.check_length(request)
-        _memory.synchronize(request.extents)
+        _memory.synchronize(request)
         checksums = [0] * len(request.extents)
         for _, window in _windows(request):
             staged = [part._replace(address=place.data_ptr()) for _, part, place in window]

@@ -32,6 +32,7 @@ class Accelerator(abc.ABC):
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
+        self._copy_streams: dict[tuple[torch.device, bool], Stream] = {}
 
     @functools.cached_property
     def module(self) -> Any:
@@ -57,6 +58,13 @@ class Accelerator(abc.ABC):
         none.
         """
         raise ToolUnavailableError("pinned", f"fastio has no native copies for {self.kind} devices")
+
+    def open_window(self, address: int, nbytes: int) -> Any:
+        """Device memory at an address (``address``) through which a disk reaches it, until ``close``.
+
+        RefusedError if there is none.
+        """
+        raise RefusedError(f"fastio maps no memory of {self.kind} devices for a disk")
 
     def crc32_of_ranges(self, ranges: Sequence[tuple[int, int]], device: torch.device) -> list[int]:
         """The CRC-32 of each range of a device's memory, (address, bytes), computed there, as ``zlib.crc32`` would.
@@ -119,6 +127,33 @@ class Accelerator(abc.ABC):
         get = getattr(self.module, "get_device_name", None)
         return self.kind if get is None else f"{self.kind} {get(device)}"
 
+    def memory_limit(self, device: torch.device) -> int | None:
+        """Bytes of a device's memory that torch can give this process: what is free, and what torch has reserved.
+
+        None if torch does not tell.
+        """
+        module = self.module
+        if not hasattr(module, "mem_get_info"):
+            return None
+        free = int(module.mem_get_info(device)[0])
+        return free + int(module.memory_reserved(device))
+
+    def memory_allocated(self, device: torch.device) -> int:
+        """Bytes in tensors on a device."""
+        return int(self.module.memory_allocated(device))
+
+    def peak_memory(self, device: torch.device) -> int:
+        """The most bytes that tensors on a device had since :meth:`reset_peak_memory`."""
+        return int(self.module.max_memory_allocated(device))
+
+    def reset_peak_memory(self, device: torch.device) -> None:
+        """Begin to measure :meth:`peak_memory` anew. It is torch's own measure, which programs may read too."""
+        self.module.reset_peak_memory_stats(device)
+
+    def out_of_memory_errors(self, device: torch.device) -> int:
+        """How often torch has raised OutOfMemoryError for a device; 0 where it does not count."""
+        return 0
+
     def synchronize(self, device: torch.device) -> None:
         """Wait for all work queued on a device, on any stream. RuntimeError if some of it failed."""
         self.module.synchronize(device)
@@ -126,6 +161,19 @@ class Accelerator(abc.ABC):
     def new_stream(self, device: torch.device) -> Stream:
         """A stream of torch's pool."""
         return self.module.Stream(device)
+
+    def copy_stream(self, device: torch.device, to_host: bool) -> Stream:
+        """The stream of all copies of one direction between a device and host memory.
+
+        A device has one copy engine for each direction: copies of several streams would take turns in pieces, and what
+        compute waits for next would share the bandwidth with what it needs later. On one stream they go in the order in
+        which they are issued: each user issues them in the order of need, and only a little ahead.
+        """
+        key = (self.with_index(device), to_host)
+        stream = self._copy_streams.get(key)
+        if stream is None:
+            stream = self._copy_streams.setdefault(key, self.new_stream(key[0]))
+        return stream
 
     def current_stream(self, device: torch.device) -> Stream:
         """The stream on which torch queues this thread's work now."""

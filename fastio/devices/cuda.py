@@ -115,6 +115,22 @@ class Cuda(Accelerator):
             node = -1  # what Linux says of a machine with one node
         return f"{self.kind} {found.name}" + (f", node {node}" if node >= 0 else "")
 
+    def memory_limit(self, device: torch.device) -> int | None:
+        """See :class:`Accelerator`: at most the process's fraction of the memory."""
+        limit = super().memory_limit(device)
+        fraction = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # since torch 2.8
+        if limit is None or fraction is None:
+            return limit
+        return min(limit, int(fraction(device) * torch.cuda.get_device_properties(device).total_memory))
+
+    def memory_allocated(self, device: torch.device) -> int:
+        """See :class:`Accelerator`: without the flat copy that ``torch.cuda.memory_allocated`` makes of all numbers."""
+        return int(torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]["current"])
+
+    def out_of_memory_errors(self, device: torch.device) -> int:
+        """See :class:`Accelerator`."""
+        return int(torch.cuda.memory_stats_as_nested_dict(device)["num_ooms"])
+
     def has_context(self, index: int) -> bool:
         """See :class:`Accelerator`."""
         return bool(_torch._cuda_hasPrimaryContext(index))

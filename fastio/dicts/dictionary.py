@@ -197,6 +197,20 @@ class Dictionary:
         with LOCK:
             self._kept.update({context: text for context, text in kept.items() if self.op in (None, context.op)})
 
+    def learn_from_others(self, tuners: Mapping[Context, Tuner]) -> None:
+        """Learn the times that other processes measured, of contexts, tools and sizes without times here.
+
+        The tuners then belong to this dictionary.
+        """
+        with LOCK:
+            for context, theirs in tuners.items():
+                own = self.tuners.get(context)
+                if own is not None:
+                    own.learn_from_other(theirs)
+                elif self.op is None or context.op == self.op:
+                    self._kept.pop(context, None)  # read earlier
+                    self.adopt({context: theirs})
+
     def _look_up(self, context: Context, nbytes: int, tools: tuple[str, ...]) -> Choice:
         from fastio.dicts.lookup import look_up  # imports statistics, which only frozen dictionaries need
 

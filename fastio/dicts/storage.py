@@ -19,6 +19,7 @@ from fastio.errors import DictionaryError
 
 WRITE_EVERY_SECONDS = 60.0
 WRITE_EVERY_CALLS = 64
+FIRST_WRITE_CALLS = 16  # and after twice as many: what others that began at the same time learn is of use early
 
 _NOT_KEPT = "what was learned cannot be kept; set FASTIO_DICTIONARY_DIR to a writable folder"
 
@@ -26,6 +27,9 @@ _NOT_KEPT = "what was learned cannot be kept; set FASTIO_DICTIONARY_DIR to a wri
 class Store:
     """Keeps dictionaries in one file: reads it when made, and writes it at most once a minute, or by :meth:`write`.
 
+    So processes on one machine, such as the ranks of a training, share what they learn: after each write the
+    dictionaries also learn the times that others wrote, of tools and sizes that they have no times of. The first
+    writes come earlier.
     ``path`` is None if there is no place for a file. Problems are warnings, not errors: the dictionaries then work in
     memory only.
     """
@@ -43,6 +47,7 @@ class Store:
         self._clock = clock
         self._written = clock()
         self._calls = 0
+        self._due = FIRST_WRITE_CALLS
         self._warned = False
         kept = self._read()
         for dictionary in dictionaries:
@@ -50,9 +55,11 @@ class Store:
             dictionary.listener = self
 
     def on_learned(self) -> None:
-        """Count an observation; write after 64 of them and 60 seconds."""
+        """Count an observation; write after 16, 32, then each time after 64 of them and 60 seconds."""
         self._calls += 1
-        if self._calls >= WRITE_EVERY_CALLS and self._clock() - self._written >= WRITE_EVERY_SECONDS:
+        if self._calls < self._due:
+            return
+        if self._due < WRITE_EVERY_CALLS or self._clock() - self._written >= WRITE_EVERY_SECONDS:
             self.write(patient=False)
 
     def on_damaged(self, error: DictionaryError) -> None:
@@ -95,6 +102,9 @@ class Store:
             tuner.best.clear()  # the times decide, also those that other processes wrote
         write_plain(path, {"fingerprint": self._fingerprint, "contexts": plain_tuners(on_disk)})
         clear_leftovers(path)
+        self._due = min(2 * self._due, WRITE_EVERY_CALLS)
+        for dictionary in self._dictionaries:
+            dictionary.learn_from_others(on_disk)
 
     def _cells(self) -> Iterator[Samples]:
         for dictionary in self._dictionaries:

@@ -67,6 +67,18 @@ class Tuner:
                 self._restore(tool, record, bucket, cell)
         self._model.walk(self.records, ELSEWHERE_CALLS)
 
+    def learn_from_other(self, other: Tuner) -> None:
+        """Learn the stored times of another process, of tools and sizes that this one has no times of."""
+        for tool, theirs in other.records.items():
+            for bucket, cell in theirs.samples.items():
+                mine = self.record(tool).cell(bucket)
+                if mine.values or mine.firsts or not (cell.values or cell.firsts):
+                    continue
+                mine.values, mine.firsts = list(cell.values), list(cell.firsts)
+                self._learn_waiting()
+                self._restore(tool, self.record(tool), bucket, mine)
+                self._drop_plans()
+
     def choose(self, nbytes: float, candidates: Sequence[str], *, first: bool = False) -> Choice:
         """The tool to use for a transfer of ``nbytes``, out of at least one candidate; ValueError if there is none.
 

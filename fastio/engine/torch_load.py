@@ -14,6 +14,7 @@ from fastio.engine.plan import LoadRequest, TorchLoad
 from fastio.engine.record_checksums import verify_archive
 from fastio.formats.detect import PT
 from fastio.formats.key_selection import pick
+from fastio.formats.pt.pickle_errors import named_pickle_errors
 from fastio.results import Transfer
 from fastio.transports.transport import LOAD, TransportResult
 
@@ -60,6 +61,7 @@ def read_by_torch(
     link = f"/proc/self/fd/{fd}"
     # torch goes by a safetensors' suffix, fastio by what is in the file.
     by_link = (file_format == PT or request.path.endswith(".safetensors")) and os.path.exists(link)
-    obj = call_torch(request, link if by_link else request.path)
+    with named_pickle_errors(request.path, None, request.weights_only):
+        obj = call_torch(request, link if by_link else request.path)
     tell_end(progress, size)
     return TransportResult("mmap" if mapped else "library", notes=notes), obj

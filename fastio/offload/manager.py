@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
 import warnings
 import weakref
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -19,14 +21,21 @@ from fastio.offload.autograd import hooks
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.module_hooks import ModuleHooks
-from fastio.offload.autograd.operators import PendingMove, PendingMoves, current_operator
+from fastio.offload.autograd.operators import PendingMove, current_operator
 from fastio.offload.autograd.read_ahead import ReadAhead
 from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor, State
+from fastio.offload.autograd.thread_pass import ThreadPass
 from fastio.offload.autograd.views import View
 from fastio.offload.codecs.encoding import is_exact
 from fastio.offload.codecs.saved_tensor_encoding import pack, unpack
+from fastio.offload.device_memory import DeviceMemory
+from fastio.offload.out_of_memory import Result, StepState, is_out_of_memory, run_twice
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.schedule import Policy
+from fastio.offload.recompute.checkpoint_policy import PlannedPolicy
+from fastio.offload.recompute.operator_policy import OperatorPolicy, Operators
+from fastio.offload.recompute.recipe import Hold
+from fastio.offload.recompute.recomputation import Recomputation
 from fastio.offload.report import Counts, Report, report
 from fastio.offload.stores.resolve_store import resolve_store
 from fastio.offload.stores.tier_set import TierSet, tier_of
@@ -40,22 +49,29 @@ _MIN_NBYTES = 4096  # smaller tensors are not worth a block of the device
 class Offload:
     """A context manager for the forward pass. Backward may run inside or after it.
 
-    ``store``: a folder, an empty block device, a list of them to stripe over, or an open store (see
-    :class:`fastio.offload.stores.tiers.Store`). NVMe namespaces without the kernel's block layer: "nvme:/dev/ng0n1"
-    (the kernel's passthrough), "vfio:0000:03:00.0" (driven by this process) or "spdk:trtype=TCP traddr=..." (by SPDK).
-    ``fastio-bench doctor`` lists what prevents their use. A device in use is always refused. A device with a filesystem
-    or a partition table is refused unless ``force`` is its serial number. ``budget``: bytes (or "8GiB") of memory for
-    saved tensors. ``host_budget``: bytes of host memory (pinned for tensors on a GPU) for the tensors that come back
-    soonest; the others go to the store. ``policy``: one of :data:`fastio.offload.planning.schedule.POLICIES`, or a
-    function with the arguments of :func:`fastio.offload.planning.schedule.plan`. ``codec``: see
-    :func:`fastio.offload.codecs.encoding.encode`.
+    Args:
+        model: whose forward in other threads (nn.DataParallel) is taken too. None: that of threads started inside.
+        store: a folder, an empty block device, a list of them to stripe over, or an open store (see
+            :class:`fastio.offload.stores.tiers.Store`). NVMe namespaces without the kernel's block layer:
+            "nvme:/dev/ng0n1" (the kernel's passthrough), "vfio:0000:03:00.0" (driven by this process) or
+            "spdk:trtype=TCP traddr=..." (by SPDK). ``fastio-bench doctor`` lists what prevents their use.
+        budget: bytes (or "8GiB") of memory for saved tensors. None: what fits the device beside all else.
+        host_budget: bytes of host memory (pinned for tensors on a GPU) for the tensors that come back soonest; the
+            others go to the store.
+        policy: one of :data:`fastio.offload.planning.schedule.POLICIES`, a function with the arguments of
+            :func:`fastio.offload.planning.schedule.plan`, or what
+            ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` takes.
+        codec: see :func:`fastio.offload.codecs.encoding.encode`.
+        strict_paper: plan by the letter of FlashNeuron, section 3.3, with policy "flashneuron".
+        force: the serial number of a device with a filesystem or a partition table, which is refused otherwise. A
+            device in use is always refused.
 
     With an exact codec, gradients equal those of plain training bit for bit. ``docs/offload.md`` says which tensors
     move, what memory they take, and where torch does not allow it.
 
-    Raises ValueError for places of several drivers, DeviceInUseError for a device that is refused, InfeasibleBudget on
-    entering if the policy cannot keep the budget, and ActivationLostError in backward if a tensor cannot be read back.
-    After that error the Offload cannot be used.
+    Raises ValueError for places of several drivers or ``strict_paper`` with another policy, DeviceInUseError for a
+    refused device, InfeasibleBudget on entering if the policy cannot keep the budget, and ActivationLostError in
+    backward if a tensor cannot be read back. After that error the Offload cannot be used.
     """
 
     def __init__(
@@ -65,78 +81,132 @@ class Offload:
         store: Any,
         budget: int | str | None = None,
         host_budget: int | str = 0,
-        policy: str | Policy = "flashneuron",
+        policy: str | Policy | Operators = "flashneuron",
         codec: str = "lossless",
+        strict_paper: bool = False,
         force: str | None = None,
     ) -> None:
         if model is not None and not isinstance(model, torch.nn.Module):
             raise TypeError(f"model is a {type(model).__name__}: expected a torch.nn.Module or None")
         is_exact(codec)  # raises ValueError for an unknown one
+        self._model = model
         self._codec = codec
         self.counts = Counts()
         self.failure: ActivationLostError | None = None
         host_bytes = parse_size(host_budget, "host_budget") or 0
-        self._planner = Planner(policy, parse_size(budget, "budget"), host_bytes, optional_codec=codec == "lossless")
+        operators = OperatorPolicy.of(policy)
+        planned: Any = policy if operators is None else "all"
+        limit = parse_size(budget, "budget")
+        self._planner = Planner(planned, limit, host_bytes, codec == "lossless", strict_paper, DeviceMemory())
         self._tiers = TierSet(*resolve_store(store, policy, force), host_bytes, self.counts)
         self._lock = threading.Lock()
-        self._released: deque[HandleRef] = deque()  # of handles that are gone
+        self._released: deque[HandleRef | Hold] = deque()  # of handles that are gone
         self._on_release = DeferredWeakrefCallback(
             self._released.append, partial(_reap, weakref.ref(self), self._released)
         )
         self._saved_tensors: dict[int, SavedTensor] = {}  # that graphs hold, by index
         self._ahead = ReadAhead(self._planner, self._tiers)
-        self._step: ForwardPass | None = None
-        self._steps = 0
-        self._pending_moves = PendingMoves()
-        self._module_hooks = ModuleHooks()
+        self._recomputation: Recomputation | None = None
+        if operators is not None or policy == "optimal":
+            self._recomputation = Recomputation(self, self._tiers.loaded, operators)
+        self._numbers = itertools.count(1)  # of forward passes
+        self._threads = ModuleHooks(model)
         self._process = os.getpid()
         self._finalizer = weakref.finalize(self, self._tiers.close)
 
     def __enter__(self) -> Offload:
         self.check()
-        if self._step is not None:
-            raise RuntimeError(
-                "this Offload is in use already: make another for a second forward pass at the same time. After an "
-                "interrupt (Ctrl-C) at the end of the with statement, close it and make another"
-            )
+        here = self._threads.here()
+        if here is not None:
+            if here.step is not None and not here.taken:
+                raise RuntimeError(
+                    "this Offload is in use already in this thread: make another for a second forward pass at the same "
+                    "time. After an interrupt (Ctrl-C) at the end of the with statement, close it and make another"
+                )
+            self.end_thread(here, completed=True)
         if not self._finalizer.alive:
             raise RuntimeError("this Offload is closed")
         if os.getpid() != self._process:
             raise RuntimeError("this Offload was made before a fork: make another in the child process")
         self._reap()
-        self._planner.prepare()
         with self._lock:  # other threads may release graphs, which changes the queue
+            self._planner.prepare()
             self._tiers.begin_pass(self._planner.window, self._planner.transit)
             self._ahead.begin_pass()
-        self._steps += 1
-        self._pending_moves = PendingMoves()
-        step = ForwardPass(self._steps, self._planner)
-        self.counts.iterations.append(step.iteration)
+        here = self._begin(taken=False)
         try:
-            self._step = step
-            self._module_hooks.install(self._pack, hooks.unpack)
+            self._begin_recording(here)
+            self._threads.install(self, here)
         except BaseException:
-            self._leave()
+            self._leave(here)
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        step = self._step
-        self._leave()
-        if step is not None and kind is None:
+        here = self._threads.here()
+        if here is not None:
+            self.end_thread(here, kind is None)
+        if is_out_of_memory(error):
+            self._planner.tighten()
+
+    def begin_thread(self) -> ThreadPass:
+        """See :class:`fastio.offload.autograd.module_hooks.Owner`."""
+        here = self._begin(taken=True)
+        self._begin_recording(here)
+        return here
+
+    def end_thread(self, here: ThreadPass, completed: bool) -> None:
+        """See :class:`fastio.offload.autograd.module_hooks.Owner`."""
+        step = here.step
+        self._leave(here)
+        if step is not None and completed:
             with self._lock:
-                for move in self._pending_moves.take():
+                for move in here.moves.take():
                     self._move_out(step, move)
                 step.finish()
                 self._tiers.pump()
             self._planner.warn_of_excess(step.trace)
+            if not step.trace.saved:
+                self._threads.warn_of_missed()
         self._reap()
 
-    def _leave(self) -> None:
-        self._step = None
-        self._module_hooks.remove()
+    def step(self, closure: Callable[[], Result]) -> Result:
+        """Run a training step in the context; if memory runs out in it, run it again once, with half of the budget.
+
+        ``closure`` clears the gradients, computes the loss, calls backward and returns the loss, as for
+        :meth:`torch.optim.Optimizer.step`. Before the second run, the states of the random generators are set back, and
+        so are the buffers of ``model``. Raises the second run's error, and the first one's if no tighter plan is
+        possible.
+        """
+        tightened = self._planner.tightened
+
+        def run() -> Result:
+            with self:
+                return closure()
+
+        state = StepState(() if self._model is None else self._model.buffers())
+        return run_twice(run, state, lambda: self._planner.tightened > tightened)
+
+    def _begin(self, taken: bool) -> ThreadPass:
+        step = ForwardPass(next(self._numbers), self._planner)
+        with self._lock:
+            self._planner.add_pass(step)
+        self.counts.iterations.append(step.iteration)
+        here = ThreadPass(step, taken)
+        here.pack = partial(self._pack, here)
+        return here
+
+    def _begin_recording(self, here: ThreadPass) -> None:
+        if self._recomputation is not None:
+            here.pack = self._recomputation.begin_pass(here.pack)
+
+    def _leave(self, here: ThreadPass) -> None:
+        here.step = None
+        if self._recomputation is not None:
+            self._recomputation.end_pass()
+        self._threads.remove(here)
 
     def check(self) -> None:
         """Raise the error that left gradients incomplete, if any. Call it before ``optimizer.step``."""
@@ -161,6 +231,19 @@ class Offload:
 
         draw(self.report(), path)
 
+    def checkpoint_policy(self) -> PlannedPolicy:
+        """Return the plan as a policy for one call of ``torch.utils.checkpoint.create_selective_checkpoint_contexts``.
+
+        Raises RuntimeError if nothing is planned: only "optimal" with a budget notes operators.
+        """
+        profile = self._planner.latest
+        if self._recomputation is None or profile is None or not profile.planned:
+            raise RuntimeError(
+                "this Offload has not planned which operators to recompute: use policy='optimal' with a budget, run a "
+                "forward and a backward pass, and enter it once more"
+            )
+        return PlannedPolicy(profile)
+
     @property
     def saved_tensors_alive(self) -> int:
         """The number of saved tensors that graphs still hold."""
@@ -173,8 +256,9 @@ class Offload:
         Also ends a forward pass whose ``__exit__`` was interrupted before its first line, which Python code cannot
         prevent.
         """
-        if self._module_hooks.thread == threading.get_ident():  # another thread cannot end it
-            self._leave()
+        here = self._threads.here()
+        if here is not None:  # another thread cannot end it
+            self._leave(here)
         with self._lock:
             if self._finalizer.alive:
                 self._tiers.close()  # after an interrupt, the next call does the rest
@@ -189,16 +273,21 @@ class Offload:
             if self.failure is not None:
                 self.check()
             step = saved.step
+            if saved.recipe is not None:
+                step.record_sources(saved)
             expected = step.record_use(saved.ordinal)
-            tensor = saved.tensor(handle.view, *self._materialize(saved))
+            found = self._materialize(saved)
+            if saved.recipe is not None and self._recomputation is not None:
+                self._recomputation.try_(saved, *found)
+            tensor = saved.tensor(handle.view, *found)
             step.record_served()
             self._ahead.used(saved, expected)
         if self._released:
             self._reap()
         return tensor
 
-    def _pack(self, tensor: torch.Tensor) -> Kept | Handle:
-        step = self._step
+    def _pack(self, here: ThreadPass, tensor: torch.Tensor) -> Kept | Handle:
+        step = here.step
         # In a running backward (checkpoint's recomputation, double backward) a tensor is used at once, or kept.
         if step is None or torch._C._current_graph_task_id() != -1:
             return Kept(tensor)
@@ -217,8 +306,8 @@ class Offload:
         with self._lock:
             if self._released:
                 self._reap_locked()
-            returned = self._pending_moves.take(operator)
-            saved, new = step.saved_tensor_of(tensor, storage, touched, self._module_hooks.innermost)
+            returned = here.moves.take(operator)
+            saved, new = step.saved_tensor_of(tensor, storage, touched, here.innermost)
             handle = Handle(self, saved, view, tensor)
             reference = HandleRef(handle, self._on_release)
             reference.saved = saved
@@ -229,8 +318,10 @@ class Offload:
                 if view.offset == 0 and touched.nbytes == saved.source_nbytes:
                     saved.view = view
                 placement = step.decide(self._codec)
+                if self._recomputation is not None:
+                    placement = self._recomputation.place(step, saved, placement)
                 if placement.moves:
-                    self._pending_moves.add(operator, PendingMove(saved, view, placement))
+                    here.moves.add(operator, PendingMove(saved, view, placement))
             for move in returned:
                 self._move_out(step, move)
         if self._released:
@@ -248,7 +339,7 @@ class Offload:
                 self.counts.encoded += 1
                 self.counts.spared_bytes += saved.nbytes - saved.stored_nbytes
             step.record_encoding(saved.ordinal, saved.nbytes / saved.stored_nbytes, began)
-        limit = self._planner.room_to_write(self._pending_moves.nbytes)
+        limit = self._planner.room_to_write(self._threads.waiting_nbytes)
         tier = self._tiers.move_out(saved, move.placement.tier, limit, move.placement.waits)
         step.record_move_out(saved.ordinal, time.perf_counter() - began, tier)
 
@@ -263,7 +354,13 @@ class Offload:
             self.counts.handed_back += 1
             return found
         try:
-            tier_of(saved).bring(saved)
+            try:
+                tier_of(saved).bring(saved)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._tiers.unload_all()
+                tier_of(saved).bring(saved)
         except ActivationLostError as error:
             self.failure = ActivationLostError(str(error))  # a new error: the frames of this one hold the graph
             raise
@@ -301,11 +398,13 @@ class Offload:
                 raise
             self._released.popleft()
 
-    def _release(self, handle: HandleRef) -> None:
+    def _release(self, handle: HandleRef | Hold) -> None:
         saved = handle.saved
         saved.handles.discard(handle)
         if saved.handles:
             return
+        if saved.recipe is not None:
+            self._released.extend(saved.recipe.held)
         saved.step.forget(saved)
         self._ahead.forget(saved)
         if saved.tier is None:
@@ -315,7 +414,7 @@ class Offload:
         self._saved_tensors.pop(saved.index, None)
 
 
-def _reap(manager: weakref.ref[Offload], released: deque[HandleRef]) -> None:
+def _reap(manager: weakref.ref[Offload], released: deque[HandleRef | Hold]) -> None:
     """Let a manager release what its graphs released. If the manager is gone, its handles hold nothing."""
     alive = manager()
     if alive is None:

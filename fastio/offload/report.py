@@ -7,11 +7,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from fastio.offload.planning.fitting import Fit
 from fastio.offload.planning.schedule import Schedule, policy_name
 from fastio.offload.simulation.timeline import Timeline
 
 if TYPE_CHECKING:
     from fastio.offload.planning.planner import Planner
+    from fastio.offload.stores.peer_slab import Route
 
 _REMEMBERED = 20_000  # events: a few steps of a large model
 _ITERATIONS = 64
@@ -78,6 +80,10 @@ class Counts:
     spared_bytes: int = 0  # bytes saved by encoding
     refused: int = 0  # writes that failed
     passed_through: int = 0  # saved tensors that are not offloaded: parameters, small ones, other layouts and devices
+    routes: dict[str, Route] = field(default_factory=dict)  # to the store, by device
+    recomputed: int = 0  # saved tensors that were computed again in backward
+    recomputed_bytes: int = 0
+    recompute_s: float = 0.0  # until the operators returned
     stalled_write_s: float = 0.0
     stalled_read_s: float = 0.0
     events: deque[EventFields] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
@@ -97,6 +103,10 @@ class Counts:
 @dataclass(frozen=True)
 class Report:
     """The plan and what happened. ``planned`` is None if the policy plans nothing, or has not planned yet.
+    ``planned_bytes`` move by it, and backward recomputes ``recomputed_bytes``.
+
+    ``budget``: bytes of memory for the saved tensors of the profiled pass, None if nothing limits them. ``fit`` says
+    how it was chosen, if the user gave none. ``tightened``: how often it was halved, because memory had run out.
 
     ``activations``, ``activation_bytes`` and ``forward_s`` (without waits) describe the profiled forward pass. ``kept``
     counts the activations that stay because backward needs them before they could be out and back. ``ratios`` has, for
@@ -109,11 +119,15 @@ class Report:
     """
 
     policy: str
+    budget: int | None
+    fit: Fit | None
+    tightened: int
     activations: int
     activation_bytes: int
     forward_s: float
     planned: Schedule | None
     planned_bytes: int
+    recomputed_bytes: int
     kept: int
     ratios: tuple[float, ...]
     predicted: Timeline | None
@@ -129,6 +143,11 @@ class Report:
         return self.counts.traffic
 
     @property
+    def routes(self) -> dict[str, Route]:
+        """How the tensors of each accelerator reach the store, and why not by a better way."""
+        return self.counts.routes
+
+    @property
     def predicted_s(self) -> float | None:
         """The simulated seconds of the latest iteration."""
         return None if self.predicted is None else self.predicted.iteration_s
@@ -141,17 +160,33 @@ class Report:
             f"policy {self.policy}: {self.activations} saved tensors, {_size(self.activation_bytes)}, "
             f"forward {_ms(self.forward_s)} without waiting"
         ]
+        if self.fit is not None:
+            lines.append(self._fit_line(self.fit))
+        if self.tightened and self.budget is not None:
+            lines.append(f"memory ran out {self.tightened} times: the budget is {_size(self.budget)} now")
         if self.planned is not None:
             lines.append(
                 f"planned: {len(self.planned.selected)} move, {_size(self.planned_bytes)}, "
                 f"{_ms(self.planned.transfer_s)} of transfers, over at {_ms(self.planned.finish_s)}: "
-                f"{self.planned.status}"
+                f"{self.planned.status}" + self._recomputed()
             )
         if self.kept:
             lines.append(f"{self.kept} more stay: backward wants them sooner than they could be out and back")
         if self.predicted is not None and self.actual_s is not None:
             lines.append(f"iteration: predicted {_ms(self.predicted.iteration_s)}, took {_ms(self.actual_s)}")
         return lines
+
+    @staticmethod
+    def _fit_line(fit: Fit) -> str:
+        others = f"all else takes {_size(fit.others)} at its peak" if fit.others else "all is available"
+        return (
+            f"budget {_size(fit.budget)}, to fit {fit.device}: of {_size(fit.limit)} {others}, and "
+            f"{_size(fit.reserve)} are left free"
+        )
+
+    def _recomputed(self) -> str:
+        recomputed = () if self.planned is None else self.planned.recomputed
+        return f"; {len(recomputed)} are recomputed, {_size(self.recomputed_bytes)}" if recomputed else ""
 
     def _ratios(self) -> str:
         paying = [ratio for ratio in self.ratios if ratio > 1]
@@ -166,13 +201,17 @@ class Report:
             f"{tier}: written {_size(one.written_bytes)} in {one.writes}, read {_size(one.read_bytes)} in {one.reads}"
             for tier, one in self.traffic.items()
         ]
+        lines += [f"{device} to the store: {route}" for device, route in counts.routes.items()]
         lines += [
             f"{counts.handed_back} handed back from memory, {counts.cancelled} writes overtaken by backward",
             f"stalled {_ms(counts.stalled_write_s)} for writes, {_ms(counts.stalled_read_s)} for reads",
             f"codec made {counts.encoded} smaller, by {_size(counts.spared_bytes)}{self._ratios()}",
+            *([_recomputed(counts)] if counts.recomputed else []),
             f"{counts.passed_through} passed through, {counts.refused} writes failed, {counts.retried} reads retried"
             + (f", {counts.moved} writes in vain, of memory that moved" if counts.moved else ""),
         ]
+        if routes := getattr(self.store, "routes", {}):
+            lines.append(f"transfers by route: {', '.join(f'{name} {count}' for name, count in routes.items())}")
         if self.store is not None:
             lines.append(
                 f"drive: {self.store.drive_writes_per_day:.2f} writes per day, "
@@ -193,20 +232,30 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
     traffic = {tier: dataclasses.replace(one) for tier, one in counts.traffic.items()}
     return Report(
         policy=policy_name(planner.policy),
+        budget=planner.budget if profile is None else planner.budget_of(profile),
+        fit=None if profile is None else profile.room.fit,
+        tightened=planner.tightened,
         activations=len(saved),
         activation_bytes=sum(one.nbytes for one in saved),
         forward_s=0.0 if profile is None else profile.trace.forward_s,
         planned=planned,
         planned_bytes=0 if planned is None else sum(saved[i].nbytes for i in planned.selected),
+        recomputed_bytes=0 if planned is None else sum(saved[i].nbytes for i in planned.recomputed),
         kept=0 if profile is None else profile.kept,
         ratios=() if profile is None else profile.ratios,
         predicted=predicted,
         actual_s=actual_s,
-        counts=dataclasses.replace(counts, events=deque(), iterations=deque(), traffic=traffic),
+        counts=dataclasses.replace(
+            counts, events=deque(), iterations=deque(), traffic=traffic, routes=dict(counts.routes)
+        ),
         events=tuple(Event._make(fields) for fields in counts.events),
         iterations=tuple(dataclasses.replace(one) for one in counts.iterations),
         store=getattr(store, "stats", None),
     )
+
+
+def _recomputed(counts: Counts) -> str:
+    return f"recomputed {counts.recomputed}, {_size(counts.recomputed_bytes)}, in {_ms(counts.recompute_s)}"
 
 
 def _size(nbytes: int) -> str:

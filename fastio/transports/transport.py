@@ -59,7 +59,7 @@ class Span(NamedTuple):
 class _Request:
     """The file, the memory, and the control that cancels the transfer. (A dataclass would cost 1 ms at import.)"""
 
-    __slots__ = ("control", "extents", "fd", "path", "size")
+    __slots__ = ("control", "extents", "fd", "ordered", "path", "size")
 
     def __init__(self, path: str, fd: int, size: int, extents: Sequence[Extent], control: Control | None) -> None:
         self.path = path
@@ -67,6 +67,7 @@ class _Request:
         self.size = size
         self.extents = extents
         self.control = Control() if control is None else control
+        self.ordered = False  # the caller has waited for all work of devices that uses the extents' memory
 
 
 class WriteRequest(_Request):

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fastio_bench.contend import contention, tables
+from fastio_bench.contend import contention, modelled, tables
 from fastio_bench.harness import room
 from fastio_bench.harness.command_run import CommandRun, common, forecast
 from fastio_bench.harness.rounds import Failure, describe
+from fastio_bench.machine import core_halves
 from fastio_bench.machine.bandwidth_loads import BandwidthLoadError, BandwidthLoads, Traffic
-from fastio_bench.offload import training_room
+from fastio_bench.offload import device_ways, training_room
+from fastio_bench.offload.device_ways import SIMULATED
 from fastio_bench.papers import figures
 from fastio_bench.workloads.training_models import Size
 
@@ -26,10 +28,18 @@ _FILES = 3  # of the tensor on the disk at once: one of each tool, and the one b
 
 @click.command(short_help="Files and training while others use memory bandwidth.")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 5, with --quick 3.")
+@click.option(
+    "--device",
+    type=click.Choice((SIMULATED,)),
+    help="Instead: training on a simulated device whose host has what the others leave.",
+)
 @common
-def contend(command: CommandRun, rounds: int | None) -> None:
+def contend(command: CommandRun, rounds: int | None, device: str | None) -> None:
     """Saves, loads and training while other processes take 50, 70 and 90 % of memory bandwidth, and what those lose."""
     rounds = rounds or (3 if command.quick else 5)
+    if device:
+        _modelled(command, rounds, device)
+        return
     workload, cut = room.one_size(QUICK_BATCH if command.quick else BATCH, command.parent, _FILES)
     files = (_FILES - 1) * workload.nbytes  # they stay while training has its own
     size, smaller = training_room.fitting(QUICK_SIZE if command.quick else SIZE, command.parent, beside=files)
@@ -49,8 +59,10 @@ def contend(command: CommandRun, rounds: int | None) -> None:
             tell("memory bandwidth", 0)
             try:
                 with BandwidthLoads() as loads:
-                    command.report.notes.append(_bound(loads))
                     bandwidth = loads.limit()
+                own, others = core_halves.halves()
+                with BandwidthLoads(others) as loads, core_halves.bound(own):
+                    command.report.notes.append(_bound(loads, own))
                     plan = contention.Contention(
                         folder, rounds, workload, size, loads, bandwidth, tell=tell, calls=calls
                     )
@@ -71,19 +83,44 @@ def contend(command: CommandRun, rounds: int | None) -> None:
     command.run(work, show)
 
 
-def _bound(loads: BandwidthLoads) -> str:
+def _modelled(command: CommandRun, rounds: int, kind: str) -> None:
+    device = device_ways.ready(kind)
+    command.report.mode = kind
+    command.report.settings |= {"rounds": rounds, "device": kind, "training": asdict(modelled.SIZE)}
+    found: list[modelled.Left] = []
+    trained: list[modelled.Modelled] = []
+
+    def work(folder: Path) -> None:
+        with BandwidthLoads() as loads:
+            bandwidth = loads.limit()
+        own, others = core_halves.halves()
+        with BandwidthLoads(others) as loads, core_halves.bound(own):
+            command.report.notes.append(_bound(loads, own))
+            found.extend(modelled.left(loads, bandwidth, contention.LEVELS, rounds))
+        trained.extend(modelled.train(device, folder, found))
+
+    def show() -> list[Any]:
+        command.report.tables += modelled.tables(found, trained, tables.FIGURE_12, _remark()) if trained else []
+        return []
+
+    command.run(work, show)
+
+
+def _bound(loads: BandwidthLoads, own: Sequence[int]) -> str:
     """The note on the cores."""
     return (
-        f"the other processes: {len(loads.cores)}, each bound to a core of its own, so that all cores are loaded alike "
-        f"in every round; each copies {loads.nbytes / 2**20:.0f} MiB again and again, which no cache holds. What is "
-        "measured is bound to no core, and may use all of them."
+        f"the other processes: {len(loads.cores)}, each bound to a core; each copies {loads.nbytes / 2**20:.0f} MiB "
+        f"again and again, which no cache holds. What is measured is bound to {len(own)} others, without load too, "
+        "so that the two compete for memory and not for processor time. All they can: as many processes as cores."
     )
 
 
 def _remark() -> str:
     """The note on each table."""
-    cores = len(os.sched_getaffinity(0))
-    return f"The other processes run on the same {cores} cores: both sides also lose processor time to each other."
+    own, others = core_halves.halves()
+    if own == others:
+        return "The other process runs on the same core: both sides also lose processor time to each other."
+    return f"What is measured runs on {len(own)} of the cores, the other processes on the other {len(others)}."
 
 
 def _document(call: contention.Call) -> dict[str, Any]:

@@ -16,11 +16,11 @@ _WARM_UP = 3  # steps: one is profiled, one planned, one settled
 _LEARNING_RATE, _MOMENTUM = 0.01, 0.9
 _HOST_BUDGET = 4 << 30  # more than any size here saves: everything goes to host memory
 # Without a codec: that would compete with the load processes for processor time.
-_FLASHNEURON = {"policy": "flashneuron", "codec": "none"}
+_EVERYTHING = {"policy": "all", "codec": "none"}
 _SETTINGS: dict[str, dict[str, Any]] = {
     PLAIN: {},
-    TO_HOST: {**_FLASHNEURON, "host_budget": _HOST_BUDGET},
-    TO_DISK: _FLASHNEURON,
+    TO_HOST: {**_EVERYTHING, "host_budget": _HOST_BUDGET},
+    TO_DISK: _EVERYTHING,
 }
 WAYS = tuple(_SETTINGS)
 
@@ -38,7 +38,7 @@ class Training:
         self._optimizer = torch.optim.SGD(parameters, lr=_LEARNING_RATE, momentum=_MOMENTUM, foreach=False)
         place = folder / f"{WAYS.index(name)}"
         place.mkdir()
-        kind = training_ways.PLAIN if name == PLAIN else _FLASHNEURON["policy"]
+        kind = training_ways.PLAIN if name == PLAIN else _EVERYTHING["policy"]
         self._way = training_ways.make(kind, self._training.model, place, _SETTINGS[name])
         self._moved = self._stored = 0
         try:

@@ -61,9 +61,9 @@ def chunk_seconds(took: Sequence[int], share: float) -> float | None:
 class BandwidthLoads:
     """A context manager for the load processes. They pause until :meth:`pace` sets a rate.
 
-    Each is bound to one of the cores that this process may use, so all cores carry the same load in every round. The
-    measured code is bound to no core. A load process copies between two buffers of ``nbytes`` bytes, by default four
-    times the largest cache, so every byte comes from memory and goes to memory.
+    Each is bound to one of ``cores``, by default all that this process may use. A load process copies between two
+    buffers of ``nbytes`` bytes, by default four times the largest cache, so every byte comes from memory and goes to
+    memory.
     """
 
     def __init__(self, cores: Sequence[int] | None = None, nbytes: int | None = None) -> None:

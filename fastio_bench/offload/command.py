@@ -19,10 +19,10 @@ from fastio_bench.harness.rounds import Failure, describe
 from fastio_bench.offload import accuracy as offload_accuracy
 from fastio_bench.offload import charts as offload_charts
 from fastio_bench.offload import depth as offload_depth
+from fastio_bench.offload import device_steps, device_ways, summary, training_room
 from fastio_bench.offload import host_time as offload_host_time
 from fastio_bench.offload import settings as offload_ways
 from fastio_bench.offload import steps as offload_steps
-from fastio_bench.offload import summary, training_room
 from fastio_bench.offload.training_job import Job
 from fastio_bench.offload.training_ways import PLAIN
 from fastio_bench.papers import batch_growth, offload_simulated, vdnn_networks, vdnn_traffic
@@ -68,6 +68,11 @@ _GRADIENTS = 2  # files of gradients on the disk at once: plain training's and t
     metavar="NAME",
     help="Also Fastensor's way by this tool alone; may be repeated: uring, posix, torch, ...",
 )
+@click.option(
+    "--device",
+    type=click.Choice(("cpu", "cuda", device_ways.SIMULATED)),
+    help="What trains. The simulated accelerator is built first, once, in about a minute.  [default: cpu]",
+)
 @click.option("--budget", metavar="SIZE", callback=as_bytes, help="Memory that saved tensors may take, as 512MiB.")
 @click.option("--host-budget", metavar="SIZE", callback=as_bytes, help="Host memory to use before the disk.")
 @click.option(
@@ -95,6 +100,7 @@ def offload(
     codecs: tuple[str, ...],
     tools: tuple[str, ...],
     batches: tuple[int, ...],
+    device: str | None,
     budget: int | None,
     host_budget: int | None,
     memory_limit: int | None,
@@ -113,7 +119,7 @@ def offload(
         return
     if host_time:
         command.report.mode = "host-time"
-        _host_time(command, sizes["rounds"] or (3 if command.quick else 15))
+        _host_time(command, sizes["rounds"] or (3 if command.quick else 15), device)
         return
     codecs = codecs or ("fp16" if accuracy else "lossless",)
     shared: dict[str, Any] = {"budget": budget}
@@ -123,14 +129,23 @@ def offload(
         option = "--accuracy" if accuracy else "--memory-limit"
         raise click.UsageError(f"{option} takes one --policy, one --codec and one --batch, and no --tool")
     settings: dict[str, Any] = {"policy": policies[0], "codec": codecs[0], **shared}
+    on_device = device not in (None, "cpu")
+    if on_device and (accuracy or tools or memory_limit is not None or len(batches) > 1):
+        raise click.UsageError(f"--device {device} takes one --batch, and no --accuracy, --memory-limit or --tool")
     if accuracy:
         command.report.mode = "accuracy"
         _accuracy(command, settings)
         return
     known = ARCHITECTURES[model]
-    batches = tuple(dict.fromkeys(batches)) or (min(_QUICK_BATCH, known.batch) if command.quick else known.batch,)
-    depth = sizes["depth"] or (min(_QUICK_DEPTH, known.depth) if command.quick else known.depth)
+    small = command.quick or device == device_ways.SIMULATED  # whose times are modelled, whatever the size
+    batches = tuple(dict.fromkeys(batches)) or (min(_QUICK_BATCH, known.batch) if small else known.batch,)
+    depth = sizes["depth"] or (min(_QUICK_DEPTH, known.depth) if small else known.depth)
     width, steps = sizes["width"] or known.width, sizes["steps"] or (2 if command.quick else 5)
+    if on_device:
+        command.report.mode = f"{model}-{device}"
+        size = Size(model, batches[0], depth, width)
+        _on_device(command, str(device), size, sizes["rounds"] or (2 if command.quick else 3), policies, codecs, shared)
+        return
     if memory_limit is not None:
         command.report.mode = f"memory-limit-{model}"
         job = Job(policies[0], model, batches[0], depth, width, steps, "", memory_limit=memory_limit)
@@ -223,14 +238,44 @@ def _accuracy(command: CommandRun, settings: dict[str, Any]) -> None:
     command.run(work, show, lambda beginning: _draw(command, beginning))
 
 
-def _host_time(command: CommandRun, rounds: int) -> None:
-    """On the CPU and on each kind of accelerator that there is."""
+def _on_device(
+    command: CommandRun,
+    kind: str,
+    size: Size,
+    rounds: int,
+    policies: tuple[str, ...],
+    codecs: tuple[str, ...],
+    shared: dict[str, Any],
+) -> None:
+    device = device_ways.ready(kind)
+    command.report.settings |= {**asdict(size), "device": kind, "policy": policies, "codec": codecs, **shared}
     command.report.settings["rounds"] = rounds
-    found: list[offload_host_time.HostTime] = []
+    found: list[device_steps.Step] = []
 
     def work(folder: Path) -> None:
-        for device in ("cpu", *(accelerator.kind for accelerator in devices.available())):
-            found.extend(offload_host_time.measure(torch.device(device), folder, rounds))
+        own = offload_ways.asked(policies, codecs, shared)
+        found.extend(device_steps.measure(device, folder, size, rounds, own))
+
+    def show() -> list[ResultTable]:
+        command.report.findings["device_steps"] = [asdict(step) for step in found]
+        command.report.tables += device_steps.tables(found, str(size), devices.identity(device))
+        return []
+
+    command.run(work, show, lambda _: ())
+
+
+def _host_time(command: CommandRun, rounds: int, device: str | None) -> None:
+    """On the CPU, and on a device: that of ``device``, or each kind of accelerator that there is."""
+    command.report.settings["rounds"] = rounds
+    found: list[offload_host_time.HostTime] = []
+    if device in (None, "cpu"):
+        kinds = [] if device else [accelerator.kind for accelerator in devices.available()]
+    else:
+        kinds = [device_ways.ready(str(device)).type]
+
+    def work(folder: Path) -> None:
+        for kind in ("cpu", *kinds):
+            found.extend(offload_host_time.measure(torch.device(kind), folder, rounds))
 
     def show() -> list[ResultTable]:
         command.report.findings["host_time"] = [asdict(one) for one in found]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -18,7 +18,6 @@ from typing import Any
 import click
 import torch
 from torch import nn
-from torch.autograd.graph import save_on_cpu
 
 import fastio
 from fastio import devices
@@ -26,34 +25,22 @@ from fastio.offload import decode, encode
 from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.harness.rounds import Contestant, Measured, SystemClock, Task, interleave
 from fastio_bench.harness.stats import summarise
-from fastio_bench.offload.pinned_copies import PinnedCopies
+from fastio_bench.offload.device_ways import PLAIN, Around, opened
 from fastio_bench.report.summary_tables import spread
 from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.workloads.objects import MIB
 
-Around = Callable[[], AbstractContextManager[Any]]
-
-_PLAIN = "plain"
 _WARM_UP = 3  # steps: one is profiled, one planned, one settled
 _CODECS = ("csr", "fp16", "bf16", "csr+fp16")
 _ZEROS = 0.6  # the share of zeros after a ReLU, as in FlashNeuron
 
 
-def ways(folder: Path, budget: int, host_budget: str, stack: ExitStack) -> dict[str, Around]:
-    """The ways by name: functions that make the context of a forward pass, once for all rounds. ``budget`` in bytes."""
-
-    def offload(**settings: Any) -> Around:
-        made = fastio.Offload(store=str(folder), **settings)
-        stack.callback(made.close)
-        return lambda: made
-
+def own_ways(budget: int, host_budget: str) -> dict[str, dict[str, Any]]:
+    """The settings of fastio's ways by name. ``budget`` in bytes."""
     return {
-        _PLAIN: nullcontext,
-        "fastio, disk": offload(policy="all", codec="none"),
-        "fastio, host then disk": offload(policy="all", codec="none", host_budget=host_budget),
-        "fastio, flashneuron": offload(budget=budget, host_budget=host_budget),
-        "save_on_cpu, pinned": lambda: save_on_cpu(pin_memory=True),
-        "torchtune's method": lambda: PinnedCopies(torch.device("cuda")),
+        "disk": {"policy": "all", "codec": "none"},
+        "host then disk": {"policy": "all", "codec": "none", "host_budget": host_budget},
+        "flashneuron": {"budget": budget, "host_budget": host_budget},
     }
 
 
@@ -92,8 +79,7 @@ def gpu_offload(
     def work(folder: Path) -> None:
         saved = step(nullcontext).extra_bytes or 1
         task = Task("step", f"{layers} layers, batch {batch}", saved)
-        with ExitStack() as stack:
-            found = ways(folder, saved // 2, host_budget, stack)
+        with opened(torch.device("cuda", 0), folder, own_ways(saved // 2, host_budget)) as found:
             contestants = [Contestant(name, partial(step, around)) for name, around in found.items()]
             for _ in interleave(task, contestants, _WARM_UP):
                 pass
@@ -138,7 +124,7 @@ def _seconds(call: Callable[[], object], rounds: int, device: torch.device) -> f
 def _steps(command: CommandRun) -> ResultTable:
     rows: list[list[Cell]] = [
         [own.tool, own.seconds * 1e3, own.ratio, spread(own), own.extra_bytes and own.extra_bytes / MIB]
-        for own in summarise(command.report.samples, _PLAIN)
+        for own in summarise(command.report.samples, PLAIN)
     ]
     columns = ("way", "ms*", "speed x plain*", "spread", "peak MiB*")
     return ResultTable("gpu-steps", "A training step", columns, rows)

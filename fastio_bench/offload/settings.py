@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastio_bench.offload.training_ways import SYNCHRONOUS, TOOL, TORCH
+from fastio_bench.offload.training_ways import SAVE_ON_CPU, SYNCHRONOUS, TOOL, TORCH
 
 Ways = dict[str, dict[str, Any]]
 
@@ -20,10 +20,10 @@ def asked(policies: Sequence[str], codecs: Sequence[str], shared: Mapping[str, A
 
 
 def all_of(own: Ways, tools: Sequence[str], shared: Mapping[str, Any]) -> Ways:
-    """The chosen ways, then those to compare with: the Fastensor paper's way, the same by each tool, and torch's.
+    """The chosen ways, then those to compare with: the Fastensor paper's way, the same by each tool, and torch's two.
 
-    The paper's way has no codec, and waits for each transfer.
+    The paper's way has no codec, and waits for each transfer. torchtune's method is for devices (``--device``).
     """
     paper = {"policy": SYNCHRONOUS, "codec": "none", **shared}
     alone = {f"{tool} alone": {**paper, TOOL: tool} for tool in tools}
-    return {**own, SYNCHRONOUS: paper, **alone, TORCH: {}, **own}
+    return {**own, SYNCHRONOUS: paper, **alone, TORCH: {}, SAVE_ON_CPU: {}, **own}

@@ -1,4 +1,4 @@
-"""The ways to train: plain, with fastio's offload, or with every saved tensor through torch.save and torch.load."""
+"""The ways to train: plain, with fastio's offload, or with torch's own: save_on_cpu, or torch.save and torch.load."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 import fastio
 from fastio.offload.autograd.hooks import is_offloadable, is_parameter
 from fastio.offload.report import Report
 from fastio.offload.stores.tool_store import ToolStore
 
-PLAIN, SYNCHRONOUS, TORCH = "plain", "fastensor", "torch"
+PLAIN, SYNCHRONOUS, TORCH, SAVE_ON_CPU = "plain", "fastensor", "torch", "save_on_cpu"
 TOOL = "tool"  # not a setting of fastio.Offload: the only tool of a store of files
 _SMALLEST = 4096  # bytes; Offload leaves smaller tensors in memory too
 
@@ -46,6 +46,14 @@ class Plain:
 
     def close(self) -> None:
         """Does nothing."""
+
+
+class SaveOnCpu(Plain):
+    """torch.autograd.graph.save_on_cpu. Tensors of the CPU stay where they are: what is left are the hooks' costs."""
+
+    def forward(self) -> AbstractContextManager[object]:
+        """The hooks."""
+        return save_on_cpu()
 
 
 class Offloaded:
@@ -123,6 +131,8 @@ def make(way: str, model: torch.nn.Module, folder: Path, settings: dict[str, Any
     """The way of that name. Any other name is fastio's offload, with these settings."""
     if way == PLAIN:
         return Plain()
+    if way == SAVE_ON_CPU:
+        return SaveOnCpu()
     if way == TORCH:
         return TorchSaved(folder)
     return Offloaded(model, folder, settings)

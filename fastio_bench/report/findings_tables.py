@@ -18,8 +18,8 @@ from fastio_bench.report import cells
 from fastio_bench.report.table import MEASURED, Cell, ResultTable
 
 _MIB = 1 << 20
-RAW = frozenset({"runs", "timeline", "timelines"})
-"""Findings that only charts show."""
+RAW = frozenset({"device_steps", "runs", "timeline", "timelines"})
+"""Findings that only charts, or the tables of a run itself, show."""
 
 
 def known(findings: Mapping[str, Any]) -> list[ResultTable]:

@@ -71,6 +71,7 @@ class RebuildingStore:
         before = Counter(self.live.stats.tools) if turn == LIVE else Counter[str]()
         began = time.perf_counter()
         self._stores[turn].write(index, address, nbytes)
+        self._stores[turn].wait(index)
         took = time.perf_counter() - began
         if turn == LIVE:
             (rebuild.live,) = Counter(self.live.stats.tools) - before
@@ -83,6 +84,7 @@ class RebuildingStore:
         turn, rebuild = self._blobs[index]
         began = time.perf_counter()
         self._stores[turn].read(index, address, nbytes)
+        self._stores[turn].wait(index)
         if turn != LIVE:
             rebuild.read[turn] = time.perf_counter() - began
 

@@ -8,6 +8,7 @@
 #include "checksum/digests.hpp"
 #include "memory/fault_probe.hpp"
 #include "memory/populate.hpp"
+#include "memory/streaming_copy.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -83,6 +84,12 @@ void bind_memory(nb::module_& module) {
             },
             "first"_a, "source"_a, "nbytes"_a);
     module.def("fault_signal", &fault_signal, "fd"_a, "nbytes"_a, nb::call_guard<nb::gil_scoped_release>());
+    module.def(
+        "streaming_copy",
+        [](uintptr_t target, uintptr_t source, uint64_t nbytes) {
+            streaming_copy(reinterpret_cast<void*>(target), reinterpret_cast<const void*>(source), nbytes);
+        },
+        "target"_a, "source"_a, "nbytes"_a, nb::call_guard<nb::gil_scoped_release>());
     module.def("crc32", &checksum_of, "data"_a, "value"_a = 0);
     module.def(
         "crc32_at",

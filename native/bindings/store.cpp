@@ -119,6 +119,8 @@ void bind_store(nb::module_& module) {
                 return std::tuple<bool, std::optional<FailureTuple>>{done, as_tuple(failure)};
             },
             "index"_a, Release(), "Whether it is done, and its failure, if it failed.")
+        .def("finished", &BlockStore::finished, "indices"_a, Release(),
+             "Those without a pending command, after an update.")
         .def(
             "wait",
             [](BlockStore& store, int64_t index) {

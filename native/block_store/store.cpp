@@ -116,6 +116,17 @@ bool BlockStore::is_done(int64_t index, std::optional<Failure>& failure) {
     return true;
 }
 
+std::vector<int64_t> BlockStore::finished(const std::vector<int64_t>& indices) {
+    std::unique_lock<std::mutex> lock = enter();
+    pump();
+    std::vector<int64_t> result;
+    for (int64_t index : indices) {
+        auto found = table_.find(index);
+        if (found == table_.end() || found->second->pending == 0) result.push_back(index);
+    }
+    return result;
+}
+
 void BlockStore::wait(int64_t index, std::optional<Failure>& failure) {
     std::unique_lock<std::mutex> lock = enter();
     std::shared_ptr<Entry> entry = entry_of(index);

@@ -67,6 +67,8 @@ class BlockStore {
     uint64_t update();
     // Whether all commands of this index are done, after an update if they were not. Sets `failure` if one failed.
     bool is_done(int64_t index, std::optional<Failure>& failure);
+    // Those of the indices that have no pending command, after one update for all. Missing indices are among them.
+    std::vector<int64_t> finished(const std::vector<int64_t>& indices);
     void wait(int64_t index, std::optional<Failure>& failure);
     void free(int64_t index);
     bool contains(int64_t index);

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import device_module
 import fastio
 from fastio import devices, dicts
+from fastio.devices.simulated import torch_module
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def dictionaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of dictionaries, and two devices of two models."""
     monkeypatch.setenv("FASTIO_DICTIONARY_DIR", str(tmp_path / "dictionaries"))
     models = {0: "fast", 1: "slow"}
-    monkeypatch.setattr(device_module, "get_device_name", lambda d: models[torch.device(d).index], raising=False)
+    monkeypatch.setattr(torch_module, "get_device_name", lambda d: models[torch.device(d).index], raising=False)
     devices.kinds._identity.cache_clear()
     return tmp_path / "dictionaries"
 

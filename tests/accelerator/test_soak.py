@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import device_module
 import simulated
 from fastio import Offload
+from fastio.devices.simulated import torch_module
 
 ITERATIONS = 1000
 
@@ -39,7 +39,7 @@ def test_a_thousand_iterations_of_two_managers_on_two_devices(tmp_path: Path) ->
     inputs = [torch.randn(64, 64, generator=torch.Generator().manual_seed(n)).to(places[n]) for n in range(2)]
     plain = [[g.cpu() for g in gradients(model, x, None)] for model, x in zip(models, inputs, strict=True)]
     gc.collect()
-    allocated = [device_module.memory_allocated(place) for place in places]
+    allocated = [torch_module.memory_allocated(place) for place in places]
     managers = [
         Offload(models[0], store=tmp_path, policy="all", budget="64KiB", codec="none"),
         Offload(models[1], store=tmp_path, policy="all", budget=0, host_budget="32KiB", codec="none"),
@@ -57,5 +57,5 @@ def test_a_thousand_iterations_of_two_managers_on_two_devices(tmp_path: Path) ->
         model.zero_grad()
     del found
     gc.collect()
-    assert [device_module.memory_allocated(place) for place in places] <= allocated
+    assert [torch_module.memory_allocated(place) for place in places] <= allocated
     assert not simulated.leaks()

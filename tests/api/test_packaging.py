@@ -17,11 +17,12 @@ import pytest
 import fastio
 import fastio._native as native
 
-PACKAGED = {".css", ".csv", ".cu", ".jinja", ".json", ".py", ".pyi", ".typed"}
+PACKAGED = {".cpp", ".css", ".csv", ".cu", ".hpp", ".jinja", ".json", ".py", ".pyi", ".typed"}
 HEAVY = {"click", "cupy", "hypothesis", "kvikio", "matplotlib", "nvidia", "pytest", "rich", "safetensors", "statistics"}
 HEAVY_ROOMS = (
     "fastio_bench",
     "fastio.cli",
+    "fastio.devices.simulated",
     "fastio.testing",
     *(f"fastio.backends.{tool}" for tool in ("dali", "gds", "pinned")),
 )

@@ -18,15 +18,19 @@ import torch
 from click.testing import CliRunner
 
 from fastio_bench.contend import command as contend_command
-from fastio_bench.contend import contention, tables
+from fastio_bench.contend import contention, modelled, tables
 from fastio_bench.contend.contention import STEP, Call
+from fastio_bench.contend.modelled import PAST, THROUGH
 from fastio_bench.contend.training import PLAIN, TO_DISK, TO_HOST, WAYS, Training
 from fastio_bench.harness.memory_reserve import Reserve
 from fastio_bench.harness.rounds import Failure
-from fastio_bench.machine import bandwidth_load, bandwidth_loads
+from fastio_bench.machine import bandwidth_load, bandwidth_loads, core_halves
 from fastio_bench.machine.bandwidth_loads import BandwidthLoadError, BandwidthLoads, Traffic, chunk_seconds
+from fastio_bench.offload import device_ways
+from fastio_bench.offload.device_steps import SHARES
+from fastio_bench.offload.device_ways import PLAIN as PLAIN_WAY
 from fastio_bench.peers import compare
-from fastio_bench.report.table import MEASURED
+from fastio_bench.report.table import MEASURED, SIMULATED
 from fastio_bench.workloads import objects
 from fastio_bench.workloads.training_models import Size
 from warm_python import WarmPopen
@@ -329,6 +333,43 @@ class TestCommand:
         assert names == [*ours, *(f"flashneuron-{number}" for number in theirs)]
         assert " of disk" in result.stderr
         assert not list(tmp_path.iterdir())
+
+    @pytest.mark.simulated
+    def test_command_models_training_on_a_device(self, small: None, tmp_path: Path) -> None:
+        arguments = ["--quick", "--rounds", "1", "--device", "simulated", "--json", "--dir", str(tmp_path)]
+        result = CliRunner().invoke(contend_command.contend, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        host, training = json.loads(result.stdout)["exhibits"]
+        assert (host["origin"], training["origin"]) == (MEASURED, SIMULATED)
+        assert [row[1] for row in training["rows"]] == [PLAIN_WAY, f"offload {THROUGH}", f"offload {PAST}"] * 2
+        assert all(kept > 0 for row in host["rows"] for kept in row[1:])
+
+    @pytest.mark.simulated
+    def test_only_transfers_through_the_host_lose_bandwidth(self, tmp_path: Path) -> None:
+        device_ways.ready("simulated")
+        device = torch.device("simulated", 0)
+        found = list(
+            modelled.train(device, tmp_path, [modelled.Left(0.0, 0.0, 1.0, 1.0), modelled.Left(0.9, 0.9, 0.5, 1.0)])
+        )
+        kept = {(one.setting, one.way): one.kept for one in found if one.level}
+        hidden, bound = SHARES
+        assert kept[bound, THROUGH] == pytest.approx(0.5, abs=0.05)
+        assert kept[hidden, THROUGH] > 0.9
+        assert [kept[setting, way] for setting in SHARES for way in (PLAIN_WAY, PAST)] == pytest.approx(
+            [1.0] * 4, abs=0.02
+        )
+
+    def test_what_is_measured_has_other_cores_than_the_load(self) -> None:
+        cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
+        own, others = core_halves.halves()
+        assert {*own, *others} == cores
+        assert len(cores) == 1 or not {*own} & {*others}
+        with core_halves.bound(own[:1]):
+            assert os.sched_getaffinity(0) == {own[0]}
+            assert torch.get_num_threads() == 1
+            child = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
+            assert f"Cpus_allowed_list:\t{own[0]}\n" in child
+        assert (os.sched_getaffinity(0), torch.get_num_threads()) == (cores, threads)
 
     def test_levels_are_interleaved(self, small: None, small_loads: BandwidthLoads, tmp_path: Path) -> None:
         tensor, levels = objects.one_tensor(1), (0.0, 0.5)

@@ -107,7 +107,7 @@ class TestModels:
 @pytest.mark.parametrize("name", training_models.ARCHITECTURES)
 def test_every_way_has_plain_trainings_gradients(name: str, tmp_path: Path) -> None:
     expected: list[torch.Tensor | None] = []
-    for kind, settings in {"plain": {}, "torch": {}, "all": SETTINGS, "fastensor": SETTINGS}.items():
+    for kind, settings in {"plain": {}, "torch": {}, "save_on_cpu": {}, "all": SETTINGS, "fastensor": SETTINGS}.items():
         training = training_models.make(name, 16, 3, SMALL[name])
         with closing(training_ways.make(kind, training.model, tmp_path, {**settings, "policy": kind})) as way:
             with way.forward():
@@ -182,7 +182,7 @@ class TestComparison:
         told = json.loads(invoke(*small("transformer"), "--budget", "1MiB", "--dir", tmp_path).stdout)
         assert not told["failures"]
         ways = {way["way"]: way for way in told["findings"]["ways"]}
-        assert set(ways) == {"plain", "all", "fastensor", "torch"}
+        assert set(ways) == {"plain", "all", "fastensor", "torch", "save_on_cpu"}
         for way in ways.values():
             assert way["same_gradients"], way
             assert way["same_losses"], way
@@ -223,7 +223,7 @@ class TestComparison:
         ):
             assert expected in said
         told = json.loads((out / "offload-mlp.json").read_text())
-        assert len(told["findings"]["runs"]) == 2 * 4  # for memory, and for time
+        assert len(told["findings"]["runs"]) == 2 * 5  # for memory, and for time
         assert told["settings"]["policy"] == ["all"]
         assert (out / "offload-mlp-ways.png").stat().st_size > 0
         assert not list(work.iterdir())
@@ -235,7 +235,7 @@ class TestComparison:
         sizes = ("--model", "mlp", "--width", 64, "--depth", 2, "--rounds", 1, "--steps", 1)
         said = invoke(*sizes, *batches, *ways, "--dir", tmp_path, "--out", out).stdout
         told = json.loads((out / "offload-mlp.json").read_text())
-        names = ["plain", "all", "vdnn-all", "fastensor", "posix alone", "torch"]
+        names = ["plain", "all", "vdnn-all", "fastensor", "posix alone", "torch", "save_on_cpu"]
         found = told["findings"]["ways"]
         assert [(one["batch"], one["way"]) for one in found] == [(batch, way) for batch in (32, 64) for way in names]
         assert all(one["ratio"] > 0 and one["same_gradients"] for one in found)
@@ -273,7 +273,7 @@ class TestComparison:
         assert list(own) == ["all, none", "all, fp16", "fastensor, none", "fastensor, fp16"]
         assert own["all, fp16"] == {"policy": "all", "codec": "fp16", "budget": 5}
         alone = offload_ways.all_of(offload_ways.asked(("fastensor",), ("fp16",), {}), ("uring",), {})
-        assert list(alone) == ["fastensor", "uring alone", "torch"]
+        assert list(alone) == ["fastensor", "uring alone", "torch", "save_on_cpu"]
         assert alone["fastensor"]["codec"] == "fp16"
         assert alone["uring alone"] == {"policy": "fastensor", "codec": "none", "tool": "uring"}
 

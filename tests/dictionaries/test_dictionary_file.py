@@ -337,11 +337,38 @@ def test_a_fork_while_other_threads_learn_does_not_hang() -> None:
 def test_it_is_written_now_and_then_without_being_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "WRITE_EVERY_SECONDS", 0.0)
     dictionary = dicts.default("save", ".")
-    for _ in range(storage.WRITE_EVERY_CALLS - 1):
+    for _ in range(storage.FIRST_WRITE_CALLS - 1):
         dictionary.observe(SAVE, MIB, "posix", 1e-3)
     assert not folder.exists()
     dictionary.observe(SAVE, MIB, "posix", 1e-3)
     assert kept(folder)["contexts"]
+    (written,) = folder.glob("*.json")
+    for calls in (2 * storage.FIRST_WRITE_CALLS, storage.WRITE_EVERY_CALLS, storage.WRITE_EVERY_CALLS):
+        before = written.stat().st_ino
+        for _ in range(calls - 1):
+            dictionary.observe(SAVE, MIB, "posix", 1e-3)
+        assert written.stat().st_ino == before
+        dictionary.observe(SAVE, MIB, "posix", 1e-3)
+        assert written.stat().st_ino != before
+
+
+def test_times_of_another_process_are_learned_while_both_run(folder: Path) -> None:
+    dictionary = dicts.default("save", ".")
+    fill(dictionary, {"posix": 2e-3})
+    in_a_process("""
+        dictionary = dicts.default("save", ".")
+        for _ in range(4):
+            dictionary.observe(SAVE, MIB, "uring", 1e-3)
+            dictionary.observe(SAVE, MIB, "posix", 9e-3)
+            dictionary.observe(SAVE._replace(format="npy"), MIB, "torch", 1e-3)
+    """)
+    tools = ["uring", "posix", "torch"]
+    assert list(dictionary.times(SAVE, MIB, tools)) == ["posix"]
+    dicts.flush()
+    known = dictionary.times(SAVE, MIB, tools)
+    assert known == pytest.approx({"uring": 1e-3, "posix": 2e-3}, rel=0.1), "its own times of posix stay"
+    assert list(dictionary.times(SAVE._replace(format="npy"), MIB, tools)) == ["torch"]
+    assert dictionary.choose(SAVE, MIB, tools[:2]).tool == "uring"
 
 
 @pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)

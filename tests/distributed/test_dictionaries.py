@@ -45,6 +45,17 @@ def test_ranks_use_rank_0s_dictionary_only_with_the_same_fingerprint(ranks: Rank
     assert second == pytest.approx(TOOK, rel=0.1)  # learned from the last five times
 
 
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_ranks_of_one_machine_share_what_they_learn_by_themselves(tmp_path: Path, kind: str) -> None:
+    """While they train: rank 1 gets the times of tools that rank 0 alone has used."""
+    here = str(tmp_path)
+    with Ranks(2, tmp_path, environment=[{"FASTIO_DICTIONARY_DIR": str(tmp_path / "dictionaries")}] * 2) as ranks:
+        ranks.run(rank_tasks.learn, [here, here], TOOK)
+        assert ranks.run(rank_tasks.known, [here, here])[1] == {}
+        assert ranks.run(rank_tasks.train, here, kind) == [(True, True)] * 2
+        assert ranks.run(rank_tasks.known, [here, here])[1] == pytest.approx(TOOK, rel=0.1)
+
+
 def test_invalid_mode_and_missing_process_group_raise(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected one of per_rank, shared"):
         share_dictionaries(tmp_path, "all")

@@ -21,6 +21,7 @@ from fastio import _native
 from fastio.formats.pt import stored_tensors, unpickler
 from fastio.formats.pt.reader import open_archive
 from fastio.formats.safetensors.entries import Entry
+from mutated_pickles import mutated
 from state_objects import made
 
 
@@ -116,25 +117,6 @@ SEEDS = [
     {f"layer.{i}": torch.full((2, i), float(i)) for i in range(300)},
     [torch.nn.Parameter(torch.ones(2)), (torch.float16, torch.Size([1])), {"k": {"l": {}}}],
 ]
-
-
-def mutated(data: bytes, chance: random.Random) -> bytes:
-    """Return the pickle with bytes changed, removed, copied or truncated."""
-    found = bytearray(data)
-    for _ in range(chance.choice((1, 1, 2))):
-        at, end = sorted(chance.randrange(len(found)) for _ in "12")
-        match chance.randrange(8):
-            case 0:
-                del found[at : min(end, at + 20)]
-            case 1:
-                found[at:at] = found[end : end + chance.randrange(20)]
-            case 2:
-                del found[max(1, end) :]
-            case 3:
-                found[at] = chance.choice(b"(tR.}](eusabqhjrNKMJGXQc)0\x80\x85\x86\x87\x88\x89\x8a")
-            case _:
-                found[at] = chance.randrange(256)
-    return bytes(found)
 
 
 def test_native_unpickler_agrees_with_torch_on_mutated_pickles() -> None:

@@ -14,6 +14,7 @@ from torch import nn
 
 import simulated
 from fastio.offload.manager import Offload
+from fastio.offload.planning.schedule import Schedule
 
 pytestmark = [pytest.mark.simulated, pytest.mark.slow]
 
@@ -84,4 +85,141 @@ def test_ten_times_the_batch_trains_in_the_same_memory(tmp_path: Path) -> None:
     with limited_to(need):
         mine = train(perceptron, (10 * rows, 64), offload, 3)
     assert all(torch.equal(one, other) for one, other in zip(mine, plain, strict=True))
+    offload.close()
+
+
+def test_twelve_times_the_batch_trains_with_no_budget_given(tmp_path: Path) -> None:
+    """One Offload: at plain training's batch everything stays, and the larger batch is planned before it overflows."""
+    rows = 512
+    _, need = peak_after(train, perceptron, (rows, 64), contextlib.nullcontext(), 3)
+    plain = train(perceptron, (12 * rows, 64), contextlib.nullcontext(), 5)
+    offload = Offload(store=tmp_path)
+    with limited_to(need + (2 << 20)):  # room for what the profiled passes move
+        train(perceptron, (rows, 64), offload, 5)
+        small = offload.report()
+    with limited_to(need):
+        mine = train(perceptron, (12 * rows, 64), offload, 5)
+    report = offload.report()
+    assert all(torch.equal(one, other) for one, other in zip(mine, plain, strict=True))
+    assert small.planned is not None
+    assert report.planned is not None
+    assert report.fit is not None
+    assert len(small.planned.selected) < len(report.planned.selected)
+    assert report.fit.limit <= need
+    assert report.fit.others + report.fit.reserve + report.fit.budget == report.fit.limit
+    assert f"to fit simulated:0: of {report.fit.limit / 2**20:.1f} MiB" in str(report)
+    assert report.tightened == 0
+    offload.close()
+
+
+def test_what_grows_beside_a_training_makes_its_budget_smaller(tmp_path: Path) -> None:
+    shape = (2048, 64)
+    offload = Offload(store=tmp_path)
+    with limited_to(96 << 20):
+        train(perceptron, shape, offload, 4)
+        before = offload.report().fit
+        beside = torch.zeros(24 << 20, dtype=torch.uint8, device="simulated")
+        train(perceptron, shape, offload, 2)
+        after = offload.report().fit
+        del beside
+    assert before is not None
+    assert after is not None
+    assert after.others - before.others >= 24 << 20
+    assert after.budget < before.budget
+    offload.close()
+
+
+class Dropping(nn.Module):
+    """With random numbers, and with buffers that forward changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Tanh(), nn.Dropout(0.1)) for _ in range(24)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def stepping(steps: int, offload: Any, shrink: int = 0) -> list[torch.Tensor]:
+    """Train by closures; before the last step, let the device have only ``shrink`` bytes, if that is not 0."""
+    model = Dropping().to("simulated")
+    manager = offload(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    x = torch.randn((4096, 64), generator=torch.Generator().manual_seed(1)).to("simulated")
+    torch.simulated.manual_seed(7)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    for step in range(steps):
+        if shrink and step == steps - 1:
+            torch.simulated.empty_cache()
+            simulated.configure(0, memory_limit=shrink)
+        closure() if manager is None else manager.step(closure)
+        optimizer.step()
+    return [each.detach().cpu() for each in (*model.parameters(), *model.buffers())]
+
+
+def test_a_step_that_runs_out_of_memory_runs_again_with_a_tighter_plan(tmp_path: Path) -> None:
+    plain, need = peak_after(stepping, 5, lambda model: None)
+    made: list[Offload] = []
+
+    def offload(model: nn.Module) -> Offload:
+        made.append(Offload(model, store=tmp_path))
+        return made[0]
+
+    with limited_to(2 * need):
+        mine = stepping(5, offload, shrink=need * 3 // 4)
+    assert all(torch.equal(one, other) for one, other in zip(mine, plain, strict=True))
+    report = made[0].report()
+    assert report.tightened == 1
+    assert "memory ran out 1 times" in str(report)
+    made[0].close()
+
+
+def test_a_step_that_no_plan_helps_raises_its_error(tmp_path: Path) -> None:
+    _, need = peak_after(stepping, 2, lambda model: None)
+    made: list[Offload] = []
+
+    def offload(model: nn.Module) -> Offload:
+        made.append(Offload(model, store=tmp_path))
+        return made[0]
+
+    with limited_to(2 * need), pytest.raises(torch.OutOfMemoryError):
+        stepping(5, offload, shrink=need // 8)
+    assert made[0].report().tightened > 0
+    made[0].close()
+
+
+def test_a_forward_pass_that_ran_out_of_memory_can_be_repeated(tmp_path: Path) -> None:
+    _, need = peak_after(train, perceptron, (4096, 64), contextlib.nullcontext(), 2)
+    model, x = perceptron().to("simulated"), torch.randn(4096, 64).to("simulated")
+    offload = Offload(store=tmp_path)
+
+    def step() -> None:
+        with offload:
+            loss = model(x).square().mean()
+        loss.backward()
+
+    with limited_to(2 * need):
+        for _ in range(4):
+            step()
+        assert offload.report().planned == Schedule((), 0.0, 0.0, "fits")
+        torch.simulated.empty_cache()
+        simulated.configure(0, memory_limit=need * 3 // 4)
+        with pytest.raises(torch.OutOfMemoryError):
+            step()
+        gc.collect()
+        step()
+    planned = offload.report().planned
+    assert planned is not None
+    assert planned.selected
     offload.close()

@@ -621,8 +621,9 @@ for number in range(3000):
             signal.setitimer(signal.ITIMER_REAL, 0)
     except KeyboardInterrupt:
         heard += 1
-    if offload._step is not None:
-        offload._leave()
+    here = offload._threads.here()
+    if here is not None:
+        offload._leave(here)
 offload.close()
 assert not lost, lost
 assert sent > 100, sent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -147,7 +148,7 @@ def test_planned_policies_give_the_plain_gradients(name: str, policy: str, codec
     report = offload.report()
     assert report.planned is not None
     assert report.planned_bytes > 0
-    assert report.activation_bytes - report.planned_bytes <= budget
+    assert report.activation_bytes - report.planned_bytes - report.recomputed_bytes <= budget
     moved = [event.ordinal for event in report.events if event.op == "write" and event.step == 3]
     assert moved
     assert set(moved) <= set(report.planned.selected)
@@ -172,8 +173,51 @@ def test_infeasible_budget_raises_an_error_before_forward(store: SlowStore) -> N
     trained(model, loss, offload)
     with pytest.raises(InfeasibleBudget, match="largest saved tensor"):
         offload.__enter__()
-    with pytest.raises(ValueError, match="give it a budget"):
-        Offload(store=store, policy="vdnn-dyn")
+
+
+class Unhurried(torch.autograd.Function):
+    """Computes for a while, then saves its result."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.1)
+        y = x + 1
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return grad * len(ctx.saved_tensors)
+
+
+class Slowed(SlowStore):
+    """Takes as long for each write as half of what computes it."""
+
+    def write(self, index: int, address: int, nbytes: int) -> None:
+        time.sleep(0.05)
+        super().write(index, address, nbytes)
+
+
+@pytest.mark.parametrize(("strict_paper", "status"), [(True, "fits"), (False, "delayed")])
+def test_strict_paper_accepts_transfers_by_their_sum(strict_paper: bool, status: str) -> None:
+    """FlashNeuron, section 3.3: their sum is half of the forward pass. But the last tensor is made at its end."""
+    x = torch.ones(1 << 14, requires_grad=True)
+    offload = Offload(store=Slowed(), budget=x.nbytes, codec="none", strict_paper=strict_paper)
+    for _ in range(2):
+        with offload:
+            y = x
+            for _ in range(4):
+                y = Unhurried.apply(y)
+        y.sum().backward()
+    planned = offload.report().planned
+    assert planned is not None
+    assert planned.selected == (0, 1, 2, 3)
+    assert planned.status == status
+
+
+def test_strict_paper_is_for_flashneuron_only(store: SlowStore) -> None:
+    with pytest.raises(ValueError, match="strict_paper is for policy 'flashneuron', not 'optimal'"):
+        Offload(store=store, policy="optimal", strict_paper=True)
 
 
 def test_vdnn_moves_the_inputs_of_its_kinds_of_layers(store: SlowStore) -> None:

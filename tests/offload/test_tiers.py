@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +18,9 @@ import fastio
 from fastio.offload import BlockStore
 from fastio.offload.autograd.trace import SavedRecord, Trace
 from fastio.offload.planning.planner import Planner
-from fastio.offload.planning.tiering import least_worth_moving, soonest
+from fastio.offload.planning.tiering import host_room, least_worth_moving, soonest
 from fastio.offload.simulation.write_behind import Move, predict
+from fastio.offload.stores.host_copies import CpuCopies
 from slow_store import SlowStore
 
 LAYERS, WIDTH, ROWS = 6, 256, 128
@@ -82,6 +85,57 @@ def test_host_memory_holds_the_tensors_needed_soonest() -> None:
     assert len(writes["host"]) == 2
     assert min(writes["host"]) > max(writes["disk"])  # made last, so needed first
     assert sorted(writes["disk"] + writes["host"]) == list(report.planned.selected)
+
+
+@pytest.mark.parametrize("policy", ["all", "flashneuron"])
+def test_tensors_go_to_the_disk_while_host_memory_is_slow(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other work slows the copies to host memory down, and ends again."""
+    model, x = chain()
+    plain = gradients(model, step(model, x))
+    store = SlowStore()
+    offload = fastio.Offload(store=store, budget=2 * NBYTES, host_budget="1GiB", policy=policy, codec="none")
+    copy, slow_s = CpuCopies.out, 0.0
+
+    def out(self: CpuCopies, saved: Any, host: int) -> Any:
+        time.sleep(slow_s)
+        return copy(self, saved, host)
+
+    def written() -> tuple[int, int]:
+        """Tensors that one step writes to host memory and to the disk."""
+        traffic = offload.report().traffic
+        before = {tier: one.writes for tier, one in traffic.items()}
+        assert all(map(torch.equal, gradients(model, step(model, x, offload)), plain))
+        after = offload.report().traffic
+        return tuple(after[t].writes - before.get(t, 0) if t in after else 0 for t in ("host", "disk"))  # type: ignore[return-value]
+
+    monkeypatch.setattr(CpuCopies, "out", out)
+    for _ in range(3):
+        written()
+    everything = written()
+    assert everything[1] == 0
+    slow_s = 0.2
+    for _ in range(3):
+        written()
+    host, disk = written()
+    assert 1 <= host < everything[0] // 2
+    assert disk > 0
+    slow_s = 0.0
+    for _ in range(3):
+        written()
+    assert written()[0] > host
+    offload.close()
+
+
+@given(st.floats(0, 1e9), st.integers(0, 1 << 30), st.floats(0, 10), st.floats(0, 1e-3), st.floats(0, 1e-3))
+def test_host_memory_gets_what_hides_or_its_part_of_the_speed(
+    nbytes: float, budget: int, forward_s: float, host_pace: float, disk_pace: float
+) -> None:
+    room = host_room(nbytes, budget, forward_s, host_pace, disk_pace)
+    assert 0 <= room <= budget
+    assert room >= host_room(nbytes, budget, forward_s, 2 * host_pace, disk_pace)
+    assert room <= host_room(nbytes, budget, forward_s, host_pace, 2 * disk_pace)
+    if host_pace and room < min(budget, int(nbytes)):  # copies that do not hide end no earlier than the disk
+        assert (room + 1) * host_pace >= min(forward_s, (nbytes - room - 1) * disk_pace) * (1 - 1e-6)
 
 
 def test_large_host_budget_uses_no_disk() -> None:

@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import torch
 from disks import tmpfs
 from fastio import dicts
 from fastio.errors import FolderMissingError, RefusedError, TransferError
+from fastio.offload.stores import tool_file
 from fastio.offload.stores.block_store import BlockStore
 from fastio.offload.stores.tiers import Store
 from fastio.offload.stores.tool_store import ToolStore
@@ -338,6 +340,69 @@ def test_unknown_policy_raises_value_error(tmp_path: Path) -> None:
         ToolStore(tmp_path, "teleport")
 
 
+# In the background
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Tools move no byte before it is set."""
+    opened, call = threading.Event(), tool_file.call_transport
+
+    def wait_and_call(*given: Any) -> Any:
+        assert opened.wait(60)
+        return call(*given)
+
+    monkeypatch.setattr(tool_file, "call_transport", wait_and_call)
+    yield opened
+    opened.set()
+
+
+def test_callers_wait_for_no_transfer_but_in_wait(tmp_path: Path, gate: threading.Event) -> None:
+    blobs = [blob(MIB, index) for index in range(4)]
+    with ToolStore(tmp_path, "posix") as store:
+        for index, data in enumerate(blobs):
+            store.write(index, data.data_ptr(), data.nbytes)
+        assert store.update() == 4
+        assert store.finished([*range(4), 9]) == [9]
+        assert not store.is_done(0)
+        gate.set()
+        store.wait(3)
+        for index, data in enumerate(blobs):
+            assert torch.equal(fetch(store, index, MIB), data)
+        assert store.update() == 0
+        assert store.finished(range(4)) == [0, 1, 2, 3]
+
+
+def test_freed_blob_that_was_not_begun_is_never_written(tmp_path: Path, gate: threading.Event) -> None:
+    data = blob(MIB, 1)
+    with ToolStore(tmp_path, "posix") as store:
+        for index in range(4):
+            store.write(index, data.data_ptr(), data.nbytes)
+        store.free(3)
+        assert 3 not in store
+        gate.set()
+        store.wait(2)
+        store.close()
+        assert store.stats.tools["posix"] <= 3
+
+
+def test_folders_take_turns(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+    with ToolStore(folders, "posix") as store:
+        for index in range(7):
+            write(store, index, blob(PAGE, index))
+        links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        held = [sum(link.startswith(f"{folder}/") for link in links) for folder in folders]
+        assert held == [3, 2, 2]
+        for index in range(7):
+            assert torch.equal(fetch(store, index, PAGE), blob(PAGE, index))
+        assert store.stats.drive_nbytes == os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
+    with pytest.raises(ValueError, match="at least one folder"):
+        ToolStore([])
+
+
 # Failures
 
 
@@ -433,6 +498,7 @@ def turn(store, index):
     came = torch.zeros_like(data)
     store.write(index, data.data_ptr(), data.nbytes)
     store.read(index, came.data_ptr(), data.nbytes)
+    store.wait(index)
     assert torch.equal(came, data), "came back changed"
     store.free(index)
 
@@ -450,6 +516,7 @@ for tool, call, effect in rounds:
         if 1 in store:
             came = torch.zeros_like(data)
             store.read(1, came.data_ptr(), data.nbytes)
+            store.wait(1)
             assert torch.equal(came, data), "the second try brought something else"
             store.free(1)
         turn(store, 1)

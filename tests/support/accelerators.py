@@ -22,7 +22,6 @@ from typing import Any
 import pytest
 import torch
 
-import compile_device
 import simulated
 from warm_python import WarmPopen
 
@@ -39,9 +38,7 @@ DEVICE = "cuda" if _HAS_CUDA and not _IS_CHILD else "simulated"
 """The type of the devices that tests marked ``gpu`` use."""
 
 if _IS_CHILD:
-    import simulated_accelerator
-
-    simulated_accelerator.use()
+    simulated.use()
 
 
 def _needs_child(item: pytest.Item) -> bool:
@@ -79,8 +76,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def _run_file(item: pytest.Item) -> dict[str, list[dict[str, Any]]]:
     """The reports of each test of a file that needs the simulated accelerator; by "": that of one that did not run."""
     chosen = [each for each in item.session.items if each.path == item.path and _needs_child(each)]
-    if not compile_device.has_compiler() and not _IN_CI:
-        return {"": [_report(item, "skipped", (str(item.path), 0, "no C++ compiler (g++ or c++) on PATH"))]}
+    if (missing := simulated.why_not_buildable()) and not _IN_CI:
+        return {"": [_report(item, "skipped", (str(item.path), 0, "; ".join(missing)))]}
     names = [f"{each.path}::{each.nodeid.partition('::')[2]}" for each in chosen]
     settings = ["-c", str(item.config.inipath), f"--rootdir={item.config.rootpath}"]
     command = [sys.executable, "-c", _PYTEST, "-p", "no:cacheprovider", "-p", "no:xdist", *settings]

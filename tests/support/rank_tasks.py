@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import os
@@ -20,6 +21,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 
 import fastio
 from fastio.distributed import Reader, Writer, share_dictionaries
@@ -289,6 +291,44 @@ def learn(folders: list[str], seconds: dict[str, float] | None) -> None:
         for tool, took in seconds.items():
             for _ in range(6):
                 dictionary.observe(context, nbytes, tool, took)
+
+
+def train(folder: str, kind: str) -> tuple[bool, bool]:
+    """Train under DDP or FSDP2 with activations in files by measured tools.
+
+    Returns whether the gradients are those of plain training, and whether activations moved.
+    """
+    torch.manual_seed(0)
+    layers = [torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh()) for _ in range(4)]
+    model: torch.nn.Module = torch.nn.Sequential(*layers)
+    if kind == "ddp":
+        model = DistributedDataParallel(model)
+    else:
+        for layer in layers:
+            fully_shard(layer, mesh=mesh_of(dist.get_world_size()))
+        fully_shard(model, mesh=mesh_of(dist.get_world_size()))
+    x = torch.randn(64, 64, generator=torch.Generator().manual_seed(dist.get_rank()))
+
+    def gradients(around: Any) -> list[torch.Tensor]:
+        with around:
+            loss = model(x).square().mean()
+        loss.backward()
+        found = [local(parameter.grad).clone() for parameter in model.parameters()]
+        model.zero_grad()
+        return found
+
+    plain = gradients(contextlib.nullcontext())
+    offload = fastio.Offload(model, store=folder, policy="fastensor")
+    mine = [gradients(offload) for _ in range(8)]
+    moved = offload.report().counts.writes > 0
+    offload.close()
+    same = all(torch.equal(one, other) for step in mine for one, other in zip(step, plain, strict=True))
+    return same, moved
+
+
+def local(tensor: torch.Tensor | None) -> torch.Tensor:
+    assert tensor is not None
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def share(folders: list[str], mode: str) -> bool:

@@ -17,6 +17,7 @@ import torch
 from fastio._native import ZipDirectory, crc32
 from fastio.errors import CorruptFileError
 from fastio.formats.pt import unpickler
+from fastio.formats.pt.pickle_errors import named_pickle_errors
 from fastio.formats.pt.placeholders import Placeholders
 from fastio.formats.pt.zip_kinds import not_torch_save
 from fastio.formats.small_reads import read_at
@@ -190,6 +191,7 @@ class Reader:
         pickled: bytes | None = None,
         placeholders: Placeholders | None = None,
     ) -> None:
+        self.path = archive.path
         self.placeholders = placeholders
         self._archive = archive
         self._verify = verify
@@ -237,20 +239,24 @@ class Reader:
 
 
 def unpickle(reader: Reader, map_location: Any, weights_only: bool, arguments: dict[str, Any]) -> Any:
-    """Return the object over its filled storages. ``weights_only`` refuses what torch's does."""
-    if not arguments:
-        found = unpickler.unpickle(reader.pickle, map_location, reader.storage)
-        if found is not None:
-            return found[0]
-    module: Any = pickle
-    if weights_only:
-        from torch import _weights_only_unpickler
+    """Return the object over its filled storages. ``weights_only`` refuses what torch's does.
 
-        module = _weights_only_unpickler
-    load: Any = torch.serialization._load
-    if reader.placeholders is not None:
-        map_location = _sparing(map_location, reader.placeholders)
-    return load(reader, map_location, module, **{"encoding": "utf-8", **arguments})
+    CorruptFileError for a pickle without sense.
+    """
+    with named_pickle_errors(reader.path, PICKLE, weights_only):
+        if not arguments:
+            found = unpickler.unpickle(reader.pickle, map_location, reader.storage)
+            if found is not None:
+                return found[0]
+        module: Any = pickle
+        if weights_only:
+            from torch import _weights_only_unpickler
+
+            module = _weights_only_unpickler
+        load: Any = torch.serialization._load
+        if reader.placeholders is not None:
+            map_location = _sparing(map_location, reader.placeholders)
+        return load(reader, map_location, module, **{"encoding": "utf-8", **arguments})
 
 
 def _sparing(map_location: Any, placeholders: Placeholders) -> Callable[[Any, str], Any]:

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastio.errors import CorruptFileError, FastIOError, FormatError, quoted, shortened
+from fastio.errors import FastIOError, FormatError, quoted, shortened
 from fastio.formats import dense_tensors
 from fastio.formats.named_tensors import named_tensors
 from fastio.formats.pt import stored_tensors
 from fastio.formats.pt.extra_records import torch_only_reason
+from fastio.formats.pt.pickle_errors import corrupt_pickle
 from fastio.formats.pt.placeholders import Placeholders
 from fastio.formats.pt.reader import PICKLE, Archive, NeedsTorchError, Reader, Record, open_archive, unpickle
 from fastio.formats.pt.wanted_storages import SPARSE
@@ -88,10 +89,7 @@ def unpickled(path: str, fd: int, size: int, will_compare: bool = False) -> Unpi
     except (FastIOError, OSError, MemoryError):
         raise
     except Exception as error:  # what an unpickler raises for opcodes without sense, and torch for its arguments
-        said = f"{type(error).__name__}: {shortened(error)}"
-        raise CorruptFileError(
-            path, PICKLE, f"cannot be unpickled ({said}): the file was damaged or altered; restore it from a copy"
-        ) from error
+        raise corrupt_pickle(path, PICKLE, error) from error
 
 
 def _ends(archive: Archive) -> list[Record]:

@@ -1,8 +1,8 @@
 """The two memories of hybrid training: the device's, where compute runs, and the host's, with the parameters.
 
 Two implementations. Without a GPU both are separate buffers of host memory, so the same bookkeeping runs as on a GPU.
-With an accelerator, host memory is pinned and compute may use it in place, copies run on a side stream per direction,
-and compute waits for them by events.
+With an accelerator, host memory is pinned and compute may use it in place, copies run on the device's stream of their
+direction, and compute waits for them by events.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class AcceleratorMemory:
         self.pin_for: Accelerator | None = accelerator
         self._accelerator = accelerator
         self.device = accelerator.with_index(device)
-        self._to_device = accelerator.new_stream(self.device)
-        self._to_host = accelerator.new_stream(self.device)
+        self._to_device = accelerator.copy_stream(self.device, to_host=False)
+        self._to_host = accelerator.copy_stream(self.device, to_host=True)
 
     def device_view(self, host: torch.Tensor, memory: HostMemory) -> torch.Tensor:
         """See :class:`DeviceMemory`. The memory is unpinned after the last view."""

@@ -72,5 +72,9 @@ class Buffer:
 
     def bytes(self, nbytes: int) -> torch.Tensor:
         """Return the bytes as a flat uint8 tensor."""
-        flat = torch.empty(0, dtype=torch.uint8, device=self.storage.device)
-        return flat.set_(self.storage, self.start, (nbytes,), (1,))
+        return flat_bytes(self.storage, self.start, nbytes)
+
+
+def flat_bytes(storage: torch.UntypedStorage, start: int, nbytes: int) -> torch.Tensor:
+    """Return a range of a storage as a flat uint8 tensor."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, start, (nbytes,), (1,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -12,8 +13,8 @@ from fastio import devices
 from fastio.memory.raw_memory import storage_bytes
 from fastio.offload.autograd.compute_times import ComputeTimes
 from fastio.offload.autograd.operators import Operator
-from fastio.offload.autograd.saved_tensor import SavedTensor
-from fastio.offload.autograd.trace import SavedRecord, Trace, dominant_kind, kind_of
+from fastio.offload.autograd.saved_tensor import SavedTensor, State
+from fastio.offload.autograd.trace import RECOMPUTED, SavedRecord, Trace, dominant_kind, kind_of
 from fastio.offload.autograd.version_counters import counter_of, witness_of
 from fastio.offload.autograd.views import Span, span_to_save
 from fastio.offload.planning.history import Run
@@ -109,6 +110,20 @@ class ForwardPass:
             trace.end_following()
         trace.add(SavedRecord(nbytes, dtype, self._elapsed() - self._waited_s), kind_of(module, dtype))
 
+    def saved_with(self, key: tuple[int, int, int]) -> Sequence[SavedTensor]:
+        """Return the saved tensors that hold bytes of this storage, version counter and version."""
+        return self._by_bytes.get(key, ())
+
+    @property
+    def is_profiled(self) -> bool:
+        """Whether this pass follows no profile yet. Known from the first saved tensor to the end of the pass."""
+        return self._profile is None
+
+    @property
+    def recomputing_operators(self) -> frozenset[Any]:
+        """The operators that the plan runs again."""
+        return frozenset() if self._profile is None else self._profile.recomputing_operators
+
     def saved_by(self, operator: Operator, saved: SavedTensor) -> None:
         """Record that an operator saved these bytes: backward needs all that one operator saved at once."""
         if self._planned:
@@ -129,10 +144,10 @@ class ForwardPass:
         if self._planned and profile is not None and profile.placements[ordinal].moves:
             return profile.placements[ordinal]
         if ordinal == 0:
-            profile = self._profile = self._planner.profile_for(made[0])
+            profile = self._profile = self._planner.profile_for(made[0], self._device)
             if profile is not None and not profile.timed:
                 self._times = ComputeTimes()
-            elif profile is not None:
+            elif profile is not None and profile.placements:
                 self._planned = profile.trace.saved
                 self.trace.follow(profile.trace)
         elif profile is not None and not self._diverged:
@@ -147,15 +162,23 @@ class ForwardPass:
             return Placement(True, waits, encodes)
         if self._diverged:
             return Placement(True, waits, encodes)
-        if not profile.timed:  # encoding may have saved nothing in the profiled pass
+        # Encoding may have saved nothing in the profiled pass. Another thread's may have ended since the latest plan.
+        if not profile.timed or not profile.placements:
             return Placement(True, waits, profile.trace.ratio[ordinal] > 1)
         self._run.waited = waits
         placement = profile.placements[ordinal]
-        if not placement.moves:
+        if not placement.moves and placement.tier != RECOMPUTED:
             saved = self.saved_tensors[ordinal]
-            saved.kept = True
-            self.kept_nbytes += saved.nbytes
+            if not self._planner.may_keep(saved.nbytes):  # beside what the passes of other threads keep
+                return Placement(True, waits, placement.encodes)
+            self.keep(saved, True)
         return placement
+
+    def keep(self, saved: SavedTensor, kept: bool) -> None:
+        """Count a saved tensor as one that stays in memory, or not."""
+        if kept != saved.kept:
+            saved.kept = kept
+            self.kept_nbytes += saved.nbytes if kept else -saved.nbytes
 
     def begin_move_out(self) -> None:
         """A saved tensor is moved out now: until :meth:`record_move_out`, the forward pass waits."""
@@ -181,9 +204,9 @@ class ForwardPass:
         """Record that a pass waited ``seconds`` for a transfer."""
         self._stalled_s += seconds
 
-    def record_transfer(self, op: str, nbytes: int, began_s: float, ended_s: float) -> None:
-        """Record a transfer to or from the disk that ended."""
-        self._run.channels[op].add(nbytes, began_s, ended_s)
+    def record_transfer(self, channel: str, nbytes: int, began_s: float, ended_s: float) -> None:
+        """Record a transfer that ended: see :data:`fastio.offload.planning.history.CHANNELS`."""
+        self._run.channels[channel].add(nbytes, began_s, ended_s)
 
     def finish(self) -> None:
         """End a forward pass that raised no exception."""
@@ -200,8 +223,20 @@ class ForwardPass:
 
     def follow_order(self) -> None:
         """Expect backward to use the recorded order, or the reverse order if none is recorded."""
-        known = self.trace if self._profile is None or self._diverged else self._profile.trace
+        known = self.trace if self._profile is None or self._diverged else self._profile
         self.order = Order(known.order())
+
+    def record_sources(self, saved: SavedTensor) -> None:
+        """Record that backward needs what a saved tensor is recomputed from, unless its bytes are in memory."""
+        if self._profile is None or not self._profile.recomputed or self._diverged:
+            return
+        if self.order is None:
+            self.follow_order()
+        assert self.order is not None, "follow sets it"
+        if saved.recipe is not None and saved.state is State.RECOMPUTED and not saved.is_in_memory:
+            for source in saved.recipe.sources:
+                self.record_sources(source)
+                self.order.used(source.ordinal)
 
     def record_use(self, ordinal: int) -> bool:
         """Record that backward needs a saved tensor. Return whether it was expected next."""

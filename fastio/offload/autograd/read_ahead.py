@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 from fastio.errors import FastIOError
@@ -10,28 +12,25 @@ from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.planning.planner import Planner
 from fastio.offload.stores.tier_set import TierSet, tier_of
 
-_READS_PER_USE = 2  # on an accelerator, which gets no kernels while the host begins reads
-_FARTHEST = 64  # most uses to look ahead: more would not hide more
-
 
 class ReadAhead:
     """Follows backward through the recorded order. The manager holds its lock around every call.
 
-    The uses from the order's position to ``_end`` are in memory or on their way there, except those that another pass
-    needed the room of. While backward keeps to the order, each use reads on from ``_end`` and unloads what was used; if
-    it does not, everything is looked at again.
+    The uses from an order's position to its end in ``_ends`` are in memory or on their way there, except those that
+    another pass needed the room of. While backward keeps to the order, each use reads on from the end and unloads what
+    was used; if it does not, everything is looked at again. Passes of several threads, whose backward runs at the same
+    time, each follow their own order, and share the room.
     """
 
     def __init__(self, planner: Planner, tiers: TierSet) -> None:
         self._planner = planner
         self._tiers = tiers
         self._in_use: dict[int, SavedTensor] = {}  # handed out, and not seen to be freed
-        self._step: ForwardPass | None = None
-        self._end = 0
+        self._ends: dict[ForwardPass, int] = {}  # of the passes whose backward has begun
 
     def begin_pass(self) -> None:
         """A forward pass begins, which unloads tensors."""
-        self._step = None
+        self._ends.clear()
 
     def forget(self, saved: SavedTensor) -> None:
         """The graph released a saved tensor."""
@@ -44,27 +43,32 @@ class ReadAhead:
         if saved.tier is not None:
             self._in_use[saved.index] = saved
         assert order is not None, "a use sets it"
-        room = self._room(step)
+        room = self._room()
         taken = self._loaded_bytes()
-        if not expected or step is not self._step or (taken and room < taken):
-            self._step = step
+        others = [other for other in self._ends if other is not step and not _is_over(other)]
+        if not expected or step not in self._ends or (taken and room < taken):
             needed = self._needed(step, room)
+            if room >= taken:
+                needed.update(saved.index for other in others for saved in self._followers(other))
             for other in loaded:
                 # A buffer that is being read into must stay: the device writes to it.
                 if other.state is State.RESIDENT and other.index not in needed:
                     tier_of(other).unload(other)
-            self._end = order.position
+            self._ends[step] = order.position
             taken = self._loaded_bytes()
-        elif saved.index in loaded.tensors and not order.is_used_before(
-            saved.ordinal, max(self._end, order.position + 1)
+        elif saved.index in loaded.tensors and not order.comes_before(
+            saved.ordinal, max(self._ends[step], order.position + 1)
         ):
             # The very next tensor stays, whatever the room: two nodes in a row often use the same one.
             tier_of(saved).unload(saved)
-        self._read_on(step, room - taken)
+        free = room - taken
+        if others:
+            free = min(free, room // (len(others) + 1) - self._loaded_bytes(step))
+        self._read_on(step, free)
         if self._tiers.disks:
             self._tiers.pump(self._held(step) if self._tiers.waiting_bytes else ())
 
-    def _room(self, step: ForwardPass) -> int:
+    def _room(self) -> int:
         """Return the bytes for tensors that are loaded and not in use.
 
         A tensor is in use until autograd frees it: its node may need more tensors.
@@ -75,11 +79,13 @@ class ReadAhead:
                 del self._in_use[index]
             elif saved.state is not State.PENDING:
                 in_use += saved.nbytes
-        return self._planner.room_to_read(step.kept_nbytes, self._tiers.waiting_bytes + in_use)
+        return self._planner.room_to_read(self._planner.kept_nbytes, self._tiers.waiting_bytes + in_use)
 
-    def _loaded_bytes(self) -> int:
-        """Return the bytes of tensors that are loaded and not in use."""
+    def _loaded_bytes(self, step: ForwardPass | None = None) -> int:
+        """Return the bytes of tensors, of one pass or of all, that are loaded and not in use."""
         loaded = self._tiers.loaded
+        if step is not None:
+            return sum(one.nbytes for one in loaded if one.step is step and one.index not in self._in_use)
         nbytes = loaded.nbytes
         for index, saved in self._in_use.items():
             if index in loaded.tensors:
@@ -92,7 +98,7 @@ class ReadAhead:
         assert order is not None, "a use sets it"
         room -= sum(saved.nbytes for saved in loaded if saved.state is State.INFLIGHT)
         needed: set[int] = set()
-        for ordinal in order.uses[order.position : order.position + _FARTHEST]:
+        for ordinal in itertools.islice(order.uses, order.position, None):
             saved = step.saved_tensors.get(ordinal)
             if saved is None or saved.index in needed or saved.state is State.FAILED:
                 continue
@@ -109,25 +115,38 @@ class ReadAhead:
         """Begin to read the tensors that follow, within ``room`` bytes."""
         order = step.order
         assert order is not None, "a use sets it"
-        end = min(len(order.uses), order.position + _FARTHEST)
-        started = 0
-        self._end = max(self._end, order.position)
-        while self._end < end:
-            saved = step.saved_tensors.get(order.uses[self._end])
+        at = max(self._ends[step], order.position)
+        while at < len(order.uses):
+            saved = step.saved_tensors.get(order.uses[at])
             if saved is not None and saved.state is State.DISK and not saved.is_in_memory:
-                if room < saved.nbytes or (started == _READS_PER_USE and saved.accelerator is not None):
+                if room < saved.nbytes:
                     break
                 try:
                     tier_of(saved).fetch(saved)
                 except (MemoryError, torch.OutOfMemoryError, FastIOError):
                     break  # memory is short now, or the device refuses: it is read when it is needed
                 room -= saved.nbytes
-                started += 1
-            self._end += 1
+            at += 1
+        self._ends[step] = at
 
     def _held(self, step: ForwardPass) -> set[int]:
         """Return the indices of the tensors that follow soon and whose write has not ended."""
         order = step.order
         assert order is not None, "a use sets it"
-        followers = (step.saved_tensors.get(ordinal) for ordinal in order.uses[order.position : self._end])
-        return {saved.index for saved in followers if saved is not None and saved.held}
+        return {
+            saved.index
+            for saved in self._tiers.waiting()
+            if saved.step is step and saved.held and order.comes_before(saved.ordinal, self._ends[step])
+        }
+
+    def _followers(self, step: ForwardPass) -> list[SavedTensor]:
+        """Return the tensors that a pass uses next, up to its end."""
+        order = step.order
+        assert order is not None, "a use sets it"
+        followers = (step.saved_tensors.get(ordinal) for ordinal in order.uses[order.position : self._ends[step]])
+        return [saved for saved in followers if saved is not None]
+
+
+def _is_over(step: ForwardPass) -> bool:
+    """Return whether backward has used all that the order of a pass says."""
+    return step.order is None or step.order.position >= len(step.order.uses)

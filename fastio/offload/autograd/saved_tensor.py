@@ -19,6 +19,8 @@ from fastio.offload.autograd.views import Span, View
 if TYPE_CHECKING:
     from fastio.offload.autograd.forward_pass import ForwardPass
     from fastio.offload.codecs.encoding import Encoded
+    from fastio.offload.recompute.recipe import Hold, Recipe
+    from fastio.offload.recompute.tier import RecomputeTier
     from fastio.offload.stores.disk_tier import DiskTier
     from fastio.offload.stores.host_tier import HostTier
 
@@ -30,6 +32,7 @@ class State(enum.Enum):
     PENDING = "pending"  # in device memory, being written
     DISK = "disk"  # in the store of a tier
     INFLIGHT = "inflight"  # being read back
+    RECOMPUTED = "recomputed"  # nowhere: its recipe makes them again
     FAILED = "failed"  # lost: they could not be read back
 
 
@@ -40,7 +43,8 @@ class SavedTensor:
     """
 
     # Moved out, by its tier.
-    tier: DiskTier | HostTier | None = None
+    tier: DiskTier | HostTier | RecomputeTier | None = None
+    recipe: Recipe | None = None  # how to compute the bytes again
     kept = False  # the plan keeps it in memory
     view: View | None = None  # of the tensor that was saved first, if it is all of its storage
     encoded: Encoded | None = None  # codec and sizes, without the payload; None: not encoded
@@ -87,7 +91,7 @@ class SavedTensor:
         self.source = WeakStorage(storage)
         self.source_nbytes = storage.nbytes()
         self.live: torch.UntypedStorage | None = storage  # strong, while no safe copy exists elsewhere
-        self.handles: set[HandleRef] = set()  # that graphs still hold
+        self.handles: set[HandleRef | Hold] = set()  # that graphs still hold, or what is made from these bytes
         # On a GPU: the stream of the operator that saved the bytes. They are copied and encoded behind it.
         self.accelerator = accelerator
         self.stream = stream

@@ -6,13 +6,15 @@ import math
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from fastio.offload.planning.joint import RecomputeOption
 from fastio.offload.planning.overlap import ActivationProfile
 
 DISK, HOST = "disk", "host"  # the tiers
+RECOMPUTED = "recomputed"  # no tier: not stored
 LATENCY_S = 0.001  # allowed for a transfer beyond its bytes / bandwidth
 
 
@@ -26,6 +28,14 @@ class SavedRecord(NamedTuple):
     def matches(self, other: SavedRecord) -> bool:
         """Return whether a plan for the one serves the other."""
         return self.nbytes == other.nbytes and self.dtype == other.dtype
+
+
+class Maker(NamedTuple):
+    """The operator that made a saved tensor, and the number of its call; those that recompute it, if it can be."""
+
+    operator: Any
+    call: int
+    repeated: frozenset[Any]
 
 
 @dataclass
@@ -42,6 +52,8 @@ class Trace:
     used_s: dict[int, float] = field(default_factory=dict)  # first uses: seconds of compute since backward began
     forward_s: float = 0.0  # without the time for moving out
     working_set: int = 0  # most bytes that one operator saved
+    recomputable: dict[int, RecomputeOption] = field(default_factory=dict)  # those that gave the same bits
+    makers: dict[int, Maker] = field(default_factory=dict)  # if operators were recorded
 
     def add(self, saved: SavedRecord, kind: str) -> None:
         """Add a saved tensor, which has not moved."""

@@ -14,6 +14,7 @@ from fastio.offload.autograd.trace import Trace
 from fastio.offload.simulation.timeline import Timeline
 from fastio.offload.simulation.write_behind import Move, predict
 
+CHANNELS = ("write", "read", "host write", "host read")  # the first two are those of the disk
 _REMEMBERED = 8  # iterations
 _DECISIVE = 0.2  # share of a channel's busy time that compute waited for: above it, the channel ran at full bandwidth
 
@@ -35,14 +36,14 @@ class Busy:
 
 @dataclass
 class Run:
-    """One iteration: seconds of compute and of waiting, and the transfers to and from the disk."""
+    """One iteration: seconds of compute and of waiting, and the transfers."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
     stalled_s: float = 0.0
     actual_s: float = 0.0
     waited: bool = False  # the pass waited for each transfer
-    channels: dict[str, Busy] = field(default_factory=lambda: {"write": Busy(), "read": Busy()})
+    channels: dict[str, Busy] = field(default_factory=lambda: {name: Busy() for name in CHANNELS})
 
 
 class History:
@@ -50,12 +51,29 @@ class History:
 
     def __init__(self) -> None:
         self._runs: deque[tuple[Run, Mapping[str, float]]] = deque(maxlen=_REMEMBERED)
-        self._bandwidth: dict[str, float] = {}  # bytes/s, by direction
+        self._bandwidth: dict[str, float] = {}  # bytes/s, by channel
+        self._best: dict[str, float] = {}
 
     @property
     def bandwidth(self) -> Mapping[str, float]:
-        """Bytes/s of disk writes and reads, for the directions measured so far."""
+        """Bytes/s of the channels measured so far."""
         return self._bandwidth
+
+    def paces(self) -> tuple[float, float] | None:
+        """Return the seconds per byte of writes to host memory and to the disk; None while the first is not known.
+
+        A disk that was not used yet is taken to be as fast as host memory ever was, so that it is tried when host
+        memory is slow.
+        """
+        host = self._bandwidth.get("host write")
+        if not host:
+            return None
+        return 1 / host, 1 / self._bandwidth.get("write", self._best["host write"])
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether an iteration ended, with its backward."""
+        return bool(self._runs)
 
     def add(self, run: Run) -> None:
         """Add an iteration that ended."""
@@ -64,6 +82,7 @@ class History:
             decisive = run.waited or run.stalled_s > _DECISIVE * busy.seconds or direction not in self._bandwidth
             if decisive and busy.seconds > 0:
                 self._bandwidth[direction] = busy.nbytes / busy.seconds
+                self._best[direction] = max(self._best.get(direction, 0.0), self._bandwidth[direction])
 
     def compared(
         self, trace: Trace, selected: Collection[int], window: int, ahead: int

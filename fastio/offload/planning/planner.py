@@ -4,75 +4,169 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+from weakref import ref
 
 import torch
 
 from fastio.offload.autograd.trace import SavedRecord, Trace
+from fastio.offload.planning.fitting import Fit
 from fastio.offload.planning.profile import UNPLANNED, Profile, Settings
 from fastio.offload.planning.schedule import POLICIES, Policy
 from fastio.offload.planning.tiering import least_worth_moving
 
+if TYPE_CHECKING:
+    from fastio.offload.autograd.forward_pass import ForwardPass
+
 _WINDOW = 24 << 20  # least bytes that wait for their write, and bytes read ahead, without a budget
+
+_STATIC = ("vdnn-all", "vdnn-conv")  # they move what they move, whatever the budget
 
 _REMEMBERED = 32  # profiles, of some 45 KB each; the least recently used are forgotten
 
 Key = tuple[int, torch.dtype]
 
 
-class Planner:
-    """Keeps a profile per size and dtype of a pass's first activation, so that a smaller last batch has its own."""
+class Memory(Protocol):
+    """What the planner asks of the device: see :class:`fastio.offload.device_memory.DeviceMemory`."""
 
-    def __init__(self, policy: str | Policy, budget: int | None, host_budget: int, optional_codec: bool) -> None:
+    @property
+    def is_accelerated(self) -> bool: ...
+    def follow(self, device: torch.device) -> None: ...
+    def measure(self) -> None: ...
+    def peak(self) -> int: ...
+    def allocated(self) -> int: ...
+    def fit(self, peak: int, grown: int, working_set: int) -> Fit | None: ...
+    def has_run_out(self) -> bool: ...
+
+
+class Planner:
+    """Keeps a profile per size and dtype of a pass's first activation, so that a smaller last batch has its own.
+
+    Without a budget, each profile gets the one that fits the ``memory`` of the device; without ``memory`` too, its
+    plan is made as if nothing could stay.
+    """
+
+    def __init__(
+        self,
+        policy: str | Policy,
+        budget: int | None,
+        host_budget: int,
+        optional_codec: bool,
+        strict_paper: bool = False,
+        memory: Memory | None = None,
+    ) -> None:
         if isinstance(policy, str) and policy not in POLICIES:
             raise ValueError(f"policy={policy!r}: expected one of {', '.join(POLICIES)}, or a function")
         if not isinstance(policy, str) and not callable(policy):
             raise TypeError(f"policy is a {type(policy).__name__}: expected a name or a function")
-        if policy == "vdnn-dyn" and budget is None:
-            raise ValueError("policy 'vdnn-dyn' moves as much as a budget requires: give it a budget")
+        if strict_paper and policy != "flashneuron":
+            raise ValueError(f"strict_paper is for policy 'flashneuron', not {policy!r}: leave one of them out")
         self.policy = policy
-        self._settings = Settings(policy, budget, host_budget, optional_codec)
+        self._settings = Settings(policy, budget, host_budget, optional_codec, strict_paper)
+        self._memory = memory
+        self.tightened = 0  # times that memory ran out and a budget was halved
+        self._current: Profile | None = None  # that the latest pass follows
+        self._measured: Profile | None = None  # whose peak is being measured
         self._profiles: OrderedDict[Key, Profile | None] = OrderedDict()  # least recently used first; None: warmed up
         self.latest: Profile | None = None
         self.least: int | None = None  # bytes: smaller activations on an accelerator stay; None: not known yet
+        # Of all threads, and those whose graphs live on. No WeakSet: an interrupt in its callbacks would be lost.
+        self._passes: list[ref[ForwardPass]] = []
         self._warned = False
-        # Activations that stay and activations in transfer share the budget. Where all move, transfers have all of it:
-        # a budget of two of the largest activation lets one be transferred while the other is computed or used.
-        parts = 1 if policy in UNPLANNED else 4
-        self.window = _WINDOW if budget is None else budget // parts
+        self._least_window = _WINDOW  # without a budget
+
+    @property
+    def budget(self) -> int | None:
+        """Bytes of memory for the saved tensors of the latest pass; None if nothing limits them."""
+        return self.budget_of(self._current)
+
+    @property
+    def window(self) -> int:
+        """Bytes that may wait for their write at a time.
+
+        Activations that stay and activations in transfer share the budget. Where all move, transfers have all of it:
+        a budget of two of the largest activation lets one be transferred while the other is computed or used.
+        """
+        return self._window_of(self._current)
 
     @property
     def transit(self) -> int:
         """Bytes that may be written and read at a time: a window of each, but within the budget."""
-        budget = self._settings.budget
+        budget = self.budget
         return 2 * self.window if budget is None else min(2 * self.window, budget)
 
     def room_to_write(self, pending: int) -> int:
         """Return the bytes that may wait for their write in forward. Those of ``pending`` bytes have not begun."""
-        return self.window if self._settings.budget is None else self.window - pending
+        return self.window if self.budget is None else self.window - pending
+
+    def add_pass(self, step: ForwardPass) -> None:
+        """Add a forward pass, which shares the budget with the others."""
+        self._passes = [*(one for one in self._passes if one() is not None), ref(step)]
+
+    @property
+    def kept_nbytes(self) -> int:
+        """Bytes of the activations of all passes that stay by their plans."""
+        alive = (one() for one in self._passes)
+        return sum(step.kept_nbytes for step in alive if step is not None)
+
+    def may_keep(self, nbytes: int) -> bool:
+        """Return whether an activation may stay, as its plan says, beside those of other passes."""
+        budget = self.budget
+        return budget is None or self.kept_nbytes + nbytes <= budget - self.window
 
     def room_to_read(self, kept: int, busy: int) -> int:
         """Return the bytes that may be read ahead in backward.
 
         ``kept`` bytes stay in memory by the plan. ``busy`` bytes are in use, or still wait for their write.
         """
+        budget = self.budget
         if self.policy == "fastensor":
             return 0
-        return self.window if self._settings.budget is None else self._settings.budget - kept - busy
+        if budget is None:
+            return 0 if self._measures else self.window
+        return min(self.window, budget - kept - busy) if self._keeps_window else budget - kept - busy
 
     def prepare(self) -> None:
         """Plan the profiled passes that are not planned. Raises InfeasibleBudget."""
+        if self._memory is not None:
+            self._look_at(self._memory)
         for profile in self._profiles.values():
             if profile is None or profile.planned or not profile.timed:
+                if profile is not None:
+                    profile.divide_again(self._settings)
                 continue
             if profile.history.bandwidth if self.policy == "all" else self.policy not in UNPLANNED:
-                profile.plan(self._settings, self.window)
+                profile.plan(self._settings_of(profile), self._window_of(profile))
 
-    def profile_for(self, first: SavedRecord) -> Profile | None:
+    def profile_for(self, first: SavedRecord, device: torch.device | None = None) -> Profile | None:
         """Return the profile that a pass with this first activation follows; None if the pass is to be profiled."""
         key = (first.nbytes, first.dtype)
         if key in self._profiles:
             self._profiles.move_to_end(key)
-        return self._profiles.get(key)
+        profile = self._current = self._profiles.get(key)
+        if self._memory is not None and device is not None:
+            self._memory.follow(device)
+            if profile is None:
+                self._measured = None
+                self._memory.measure()
+        return profile
+
+    def tighten(self) -> bool:
+        """Memory ran out in the latest pass: halve the budget of the passes like it. Return whether that is possible.
+
+        It is not in a pass that is profiled, whose saved tensors all leave at once.
+        """
+        profile, budget = self._current, self.budget
+        if self._memory is not None:
+            self._memory.has_run_out()  # it is answered here
+        if profile is None or not budget:
+            return False
+        self.tightened += 1
+        profile.room.most = min(budget, sum(saved.nbytes for saved in profile.trace.saved)) // 2
+        profile.planned = False
+        return True
 
     def record(
         self, trace: Trace, profile: Profile | None, diverged: bool, accelerated: bool = False
@@ -121,10 +215,72 @@ class Planner:
         self._profiles.move_to_end(key)
         if len(self._profiles) > _REMEMBERED:
             self._profiles.popitem(last=False)
-        if self._settings.budget is None:  # a pass would wait for an activation larger than the window
-            self.window = max(self.window, 2 * max(saved.nbytes for saved in trace.saved))
+        # Without a budget, a pass would wait for an activation larger than the window.
+        self._least_window = max(self._least_window, 2 * max(saved.nbytes for saved in trace.saved))
         if profile is not None:
-            self.latest = profile
+            self.latest = self._measured = profile
             if self.policy in UNPLANNED:
                 profile.move_all(self._settings)
         return profile
+
+    @property
+    def _fits(self) -> bool:
+        """Whether budgets are chosen to fit the device."""
+        return self._settings.budget is None and self._memory is not None
+
+    @property
+    def _measures(self) -> bool:
+        """Whether the latest pass measures what else is on an accelerator: nothing is read ahead then."""
+        return self._fits and self._current is None and self._memory is not None and self._memory.is_accelerated
+
+    @property
+    def _keeps_window(self) -> bool:
+        """Whether the bytes in transfer are limited to those that are of use, not to a part of the budget."""
+        return self._settings.budget is None and self.policy in UNPLANNED
+
+    def budget_of(self, profile: Profile | None) -> int | None:
+        """Return the bytes of memory for the saved tensors of a profile's passes; None if nothing limits them."""
+        budget = self._settings.budget
+        if profile is None:
+            return budget
+        if profile.room.fit is not None:
+            budget = profile.room.fit.budget
+        most = profile.room.most
+        return budget if most is None or budget is None else min(budget, most)
+
+    def _window_of(self, profile: Profile | None) -> int:
+        budget = self.budget_of(profile)
+        if budget is None:
+            return self._least_window
+        part = budget if self.policy in UNPLANNED else budget // 4
+        return part if self._settings.budget is not None else min(part, self._least_window)
+
+    def _settings_of(self, profile: Profile) -> Settings:
+        chosen = profile.room.fit is not None or profile.room.most is not None
+        if not chosen or self.policy in UNPLANNED or self.policy in _STATIC:
+            return self._settings
+        return replace(self._settings, budget=self.budget_of(profile), fitted=True)
+
+    def _look_at(self, memory: Memory) -> None:
+        """Between two steps: measure what the last one took, and let plans be made anew where more is needed."""
+        if memory.has_run_out():
+            self.tighten()
+        if self._settings.budget is not None or (self.policy in UNPLANNED and not memory.is_accelerated):
+            return
+        allocated = memory.allocated()
+        profile = self._measured
+        if profile is not None:
+            profile.room.peak = max(profile.room.peak, memory.peak())
+            profile.room.base = allocated
+            profile.planned = False
+            if profile.history.has_ended:
+                self._measured = None
+        for profile in self._profiles.values():
+            if profile is None:
+                continue
+            room = profile.room
+            grown = allocated - room.base
+            if room.fit is not None and grown > room.grown + room.fit.reserve // 2:
+                room.grown, profile.planned = grown, False
+            if not profile.planned:
+                room.fit = memory.fit(room.peak, room.grown, profile.trace.working_set)

@@ -26,6 +26,6 @@ class Order:
             self.position = 1 + next((place for place in places if place >= position), places[0])
         return False
 
-    def is_used_before(self, ordinal: int, end: int) -> bool:
-        """Return whether an activation that was used is used again, at a place before ``end``."""
+    def comes_before(self, ordinal: int, end: int) -> bool:
+        """Return whether an activation is used next at a place before ``end``."""
         return ordinal in self.uses[self.position : end]

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fastio.offload.autograd.trace import DISK, HOST, LATENCY_S, Trace
+from fastio.offload.autograd.trace import DISK, HOST, LATENCY_S, RECOMPUTED, Trace
+from fastio.offload.planning.fitting import Room
 from fastio.offload.planning.history import History
 from fastio.offload.planning.infeasible import InfeasibleBudget
-from fastio.offload.planning.overlap import hides
-from fastio.offload.planning.schedule import Policy, Schedule, plan
-from fastio.offload.planning.tiering import not_worth_moving, soonest
+from fastio.offload.planning.joint import Step, joint
+from fastio.offload.planning.overlap import ActivationProfile, hides
+from fastio.offload.planning.schedule import Policy, Schedule, plan, schedule_of
+from fastio.offload.planning.tiering import host_room, not_worth_moving, soonest
 from fastio.offload.simulation.timeline import Timeline
 
 UNPLANNED = ("all", "fastensor")  # policies that need no profile
+_CHANGED = 8  # tensors go to another tier if the room for them on the host changed by more than an eighth
 _BY_NEED = ("flashneuron", "optimal")  # without a budget, they select as if nothing could stay
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user set, in bytes. ``optional_codec``: do not encode if the plain transfers hide anyway."""
+    """What the user set, in bytes. ``optional_codec``: do not encode if the plain transfers hide anyway.
+
+    ``fitted``: the budget is one that was chosen to fit the device, so a plan that cannot keep it moves all it can.
+    """
 
     policy: str | Policy
     budget: int | None
     host_budget: int
     optional_codec: bool
+    strict_paper: bool = False
+    fitted: bool = False
 
     @property
     def may_keep(self) -> bool:
@@ -46,21 +54,26 @@ class Placement(NamedTuple):
 class Profile:
     """A profiled pass and its plan.
 
-    ``selected`` activations leave; the ``hosted`` ones of these go to host memory. ``kept`` counts those that stay
+    ``selected`` activations leave; the ``hosted`` ones of these go to host memory. Backward makes the ``recomputed``
+    ones again. ``kept`` counts those that stay
     because backward needs them before they could be out and back. ``ratios``: what the codec achieved for each
     activation. ``timed``: the compute times are known; on an accelerator, the pass after the profiled one tells them.
+    ``room``: the memory for its saved tensors.
     """
 
     trace: Trace
     schedule: Schedule | None = None
     selected: Collection[int] = ()
     hosted: Collection[int] = ()
+    recomputed: Collection[int] = ()
     kept: int = 0
     planned: bool = False
     timed: bool = True
+    room: Room = field(default_factory=Room)
     history: History = field(default_factory=History)
     placements: list[Placement] = field(default_factory=list)  # of its activations, decided once
     ratios: tuple[float, ...] = field(init=False)
+    _host_room: int = 0  # bytes
 
     def __post_init__(self) -> None:
         self.ratios = tuple(self.trace.ratio)
@@ -97,7 +110,7 @@ class Profile:
         sizes = [activation.nbytes for activation in activations]
         need = 0
         if settings.budget is not None:
-            if max(sizes) > settings.budget:
+            if max(sizes) > settings.budget and not settings.fitted:
                 cure = "make the budget larger or the batch smaller"
                 raise InfeasibleBudget("the largest saved tensor", max(sizes), settings.budget, cure)
             moving = window
@@ -106,9 +119,53 @@ class Profile:
             need = sum(sizes) - max(settings.budget - moving, 0)
         elif settings.policy in _BY_NEED:
             need = sum(sizes) - sum(sizes[i] for i in kept)
-        self.schedule = plan(activations, need, trace.forward_s, settings.policy)
+        self.recomputed = ()
+        if settings.policy == "optimal" and settings.budget is not None and trace.recomputable and need > 0:
+            choice = joint(self._step(trace, activations), need)
+            self.recomputed = choice.recomputed
+            self.schedule = schedule_of(activations, choice.moved, trace.forward_s, choice.recomputed)
+        else:
+            self.schedule = plan(activations, need, trace.forward_s, settings.policy, settings.strict_paper)
         self.selected = frozenset(self.schedule.selected)
         return self.schedule.status == "fits"
+
+    @property
+    def recomputing_operators(self) -> frozenset[Any]:
+        """The operators that the plan runs again."""
+        return frozenset().union(*(self.trace.makers[i].repeated for i in self.recomputed))
+
+    def order(self) -> list[int]:
+        """Return the order in which backward needs the tensors: those that others are recomputed from, before these."""
+        if not self.recomputed:
+            return self.trace.order()
+        order: list[int] = []
+        had: set[int] = set()
+
+        def need(i: int) -> None:
+            if i not in had:
+                had.add(i)
+                if i in self.recomputed:
+                    for source in self.trace.recomputable[i].sources:
+                        need(source)
+                        order.append(source)
+
+        for use in self.trace.order():
+            need(use)
+            order.append(use)
+        return order
+
+    def _step(self, trace: Trace, activations: Sequence[ActivationProfile]) -> Step:
+        """Return what the joint planner needs to know."""
+        read = self.history.bandwidth.get("read")
+        stored = trace.stored()
+        return Step(
+            activations,
+            trace.forward_s,
+            max(trace.used_s.values(), default=0.0),
+            [trace.used_s.get(i) for i in range(len(activations))],
+            [nbytes / read if read else one.stored_s for nbytes, one in zip(stored, activations, strict=True)],
+            trace.recomputable,
+        )
 
     def _not_worth_moving(self, trace: Trace, room: int) -> frozenset[int]:
         bandwidth = self.history.bandwidth
@@ -118,13 +175,33 @@ class Profile:
             [saved.nbytes for saved in trace.saved], trace.away_s(), transfer_s, trace.order(), room
         )
 
+    def divide_again(self, settings: Settings) -> None:
+        """Divide what leaves again, if the measured speeds of host memory and the disk have changed by an eighth."""
+        if settings.host_budget and self.placements:
+            room = self._room_on_host(settings)
+            if abs(room - self._host_room) > self._host_room / _CHANGED:
+                self._assign_tiers(settings)
+
+    def _room_on_host(self, settings: Settings) -> int:
+        paces = self.history.paces()
+        if paces is None:
+            return settings.host_budget
+        stored = self.trace.stored()
+        leaving = sum(stored[i] for i in self.selected)
+        room = host_room(leaving, settings.host_budget, self.trace.forward_s, *paces)
+        # One of them at least goes there, so that its speed is known.
+        return max(room, min(settings.host_budget, int(max(stored, default=0))))
+
     def _assign_tiers(self, settings: Settings) -> None:
         """Divide what leaves between host memory and the disk."""
         leaving = [i for i in self.trace.order() if i in self.selected]
-        self.hosted = soonest(self.trace.stored(), leaving, settings.host_budget)
+        self._host_room = self._room_on_host(settings)
+        self.hosted = soonest(self.trace.stored(), leaving, self._host_room)
         waits = settings.policy == "fastensor"
         selected, hosted = frozenset(self.selected), frozenset(self.hosted)
         self.placements = [
             Placement(i in selected, waits, ratio > 1, HOST if i in hosted else DISK)
+            if i not in self.recomputed
+            else Placement(False, tier=RECOMPUTED)
             for i, ratio in enumerate(self.trace.ratio)
         ]

@@ -23,18 +23,19 @@ POLICIES = ("all", "flashneuron", "optimal", "vdnn-all", "vdnn-conv", "vdnn-dyn"
 
 @dataclass(frozen=True)
 class Schedule:
-    """What to move out.
+    """What to move out, and what to recompute.
 
-    ``selected`` are indices of activations, ascending (in forward order). ``transfer_s`` is the sum of their transfer
-    times as stored. ``finish_s`` is when the last of them is out, from the start of the forward pass. ``status`` is
-    "fits" if that hides behind the forward pass (with ``strict_paper``: if the sum does), and "delayed" if the schedule
-    runs, but slower than without offload.
+    ``selected`` and ``recomputed`` are indices of activations, ascending (in forward order). ``transfer_s`` is the sum
+    of the transfer times of the selected ones, as stored. ``finish_s`` is when the last of them is out, from the start
+    of the forward pass. ``status`` is "fits" if that hides behind the forward pass (with ``strict_paper``: if the sum
+    does), and "delayed" if the schedule runs, but slower than without offload.
     """
 
     selected: tuple[int, ...]
     transfer_s: float
     finish_s: float
     status: Literal["fits", "delayed"]
+    recomputed: tuple[int, ...] = ()
 
 
 def plan(
@@ -68,12 +69,23 @@ def plan(
     if got < need_bytes:
         cure = f"use policy 'all', which moves {total}, or make the budget larger"
         raise InfeasibleBudget(f"what policy {policy_name(policy)!r} moves out", need_bytes, got, cure)
-    transfer_s = transfer_seconds(activations, selected)
     if policy == "fastensor":
-        status: Literal["fits", "delayed"] = "delayed" if transfer_s > 0 else "fits"
-        return Schedule(selected, transfer_s, forward_s + transfer_s, status)
-    status = "fits" if hides(activations, selected, forward_s, strict_paper) else "delayed"
-    return Schedule(selected, transfer_s, finish_seconds(activations, selected), status)
+        transfer_s = transfer_seconds(activations, selected)
+        return Schedule(selected, transfer_s, forward_s + transfer_s, "delayed" if transfer_s > 0 else "fits")
+    return schedule_of(activations, selected, forward_s, strict_paper=strict_paper)
+
+
+def schedule_of(
+    activations: Sequence[ActivationProfile],
+    selected: tuple[int, ...],
+    forward_s: float,
+    recomputed: tuple[int, ...] = (),
+    strict_paper: bool = False,
+) -> Schedule:
+    """Return the schedule that moves the selected activations out."""
+    status: Literal["fits", "delayed"] = "fits" if hides(activations, selected, forward_s, strict_paper) else "delayed"
+    finish_s = finish_seconds(activations, selected)
+    return Schedule(selected, transfer_seconds(activations, selected), finish_s, status, recomputed)
 
 
 def policy_name(policy: str | Policy) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 _PAGE = 4096  # host memory is allocated in whole pages
@@ -26,6 +27,17 @@ def soonest(nbytes: Sequence[float], order: Iterable[int], room: int) -> frozens
             kept.add(activation)
             room -= pages
     return frozenset(kept)
+
+
+def host_room(nbytes: float, host_budget: int, forward_s: float, host_pace: float, disk_pace: float) -> int:
+    """Return how many of ``nbytes`` go to host memory, which has room for ``host_budget``; the disk gets the others.
+
+    The paces are seconds per byte, as measured beside whatever else uses the memory and the disk. Host memory gets what
+    its copies hide behind the forward pass, or, where that is less, the part with which both are done at once.
+    """
+    hiding = forward_s / host_pace if host_pace else math.inf
+    together = nbytes * disk_pace / (host_pace + disk_pace) if host_pace or disk_pace else math.inf
+    return int(min(host_budget, max(hiding, together)))
 
 
 def least_worth_moving(nbytes: Iterable[int], budget: int | None) -> int:

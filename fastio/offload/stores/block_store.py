@@ -124,6 +124,11 @@ class BlockStore:
             raise self._error(index, failure)
         return done
 
+    def finished(self, indices: Sequence[int]) -> list[int]:
+        """Update; return those of the indices without a pending command, failed ones and unknown ones too."""
+        with self._public_errors:
+            return self._native.finished(indices)
+
     def wait(self, index: int) -> None:
         """Wait until the blob has no pending command. Raises its command's TransferError."""
         with self._public_errors:
@@ -151,6 +156,15 @@ class BlockStore:
         """Unmap memory that ``map`` was given, once its transfers are done. ValueError for other memory."""
         with self._public_errors:
             self._native.unmap(address)
+
+    @property
+    def peer_refusal(self) -> str:
+        """Why no memory of another device can be given to ``map``, and the cure; empty if that may be tried."""
+        if self.driver == "threads":
+            return "the driver 'threads' moves bytes by the processor: name the disk by vfio: or spdk:"
+        if any("page cache" in note for note in self._notes):
+            return "the filesystem has no direct I/O: use another, or a whole disk by vfio: or spdk:"
+        return ""
 
     def __contains__(self, index: int) -> bool:
         with self._public_errors:

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from fastio.devices import Accelerator, Event, Stream, copy_errors
+from fastio.devices import Accelerator, Event, copy_errors
 from fastio.memory.raw_memory import host_bytes
 
 
@@ -74,12 +74,16 @@ COMPLETED = _CompletedCopy()
 
 
 class DeviceCopies:
-    """Copies between pinned host memory and an accelerator's memory, on a side stream per device and direction."""
+    """Copies between pinned host memory and an accelerator's memory, on the device's stream of each direction.
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    ``within``: the memory that is called the host's here is the device's own.
+    """
+
+    def __init__(self, accelerator: Accelerator, within: bool = False) -> None:
         self.pin_for: Accelerator | None = accelerator
         self._accelerator = accelerator
-        self._streams: dict[tuple[torch.device, str], Stream] = {}
+        self._staging = accelerator.bytes_at if within else host_bytes
+        self._devices: set[torch.device] = set()  # that there were copies of
 
     def out(self, address: int, host: int, nbytes: int) -> Copy:
         """See :class:`Copies`."""
@@ -88,7 +92,7 @@ class DeviceCopies:
         with copy_errors():
             source = self._accelerator.bytes_at(address, nbytes)
             fence = self._accelerator.current_stream(source.device).record_event()
-            return self._copy(host_bytes(host, nbytes), source, self._stream(source.device, "out"), fence)
+            return self._copy(self._staging(host, nbytes), source, True, fence)
 
     def target(self, address: int, nbytes: int) -> Target:
         """See :class:`Copies`."""
@@ -104,22 +108,19 @@ class DeviceCopies:
             return COMPLETED
         with copy_errors():
             destination = self._accelerator.bytes_at(target.address, target.nbytes)
-            stream = self._stream(destination.device, "back")
-            return self._copy(destination, host_bytes(host, target.nbytes), stream, target.fence)
+            return self._copy(destination, self._staging(host, target.nbytes), False, target.fence)
 
     def synchronize(self) -> None:
         """See :class:`Copies`."""
         with contextlib.suppress(RuntimeError):
-            for stream in self._streams.values():
-                stream.synchronize()
+            for device in self._devices:
+                for to_host in (True, False):
+                    self._accelerator.copy_stream(device, to_host).synchronize()
 
-    def _stream(self, device: torch.device, direction: str) -> Stream:
-        stream = self._streams.get((device, direction))
-        if stream is None:
-            stream = self._streams[device, direction] = self._accelerator.new_stream(device)
-        return stream
-
-    def _copy(self, destination: torch.Tensor, source: torch.Tensor, stream: Stream, fence: Event) -> Copy:
+    def _copy(self, destination: torch.Tensor, source: torch.Tensor, to_host: bool, fence: Event) -> Copy:
+        device = source.device if to_host else destination.device
+        self._devices.add(device)
+        stream = self._accelerator.copy_stream(device, to_host)
         stream.wait_event(fence)
         with self._accelerator.under(stream):
             destination.copy_(source, non_blocking=True)

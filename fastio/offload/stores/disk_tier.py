@@ -72,7 +72,7 @@ class DiskTier(WriteQueue):
             self._issued_bytes -= saved.stored_nbytes
         self._loaded.discard(saved)
         self._reading.pop(saved.index, None)
-        if self._is_over(saved):
+        if saved.state is State.DISK or self._is_over(saved.index):  # in the store, and no command is pending
             self._forget(saved)
         else:
             self._freed_in_flight.append(saved)
@@ -85,7 +85,7 @@ class DiskTier(WriteQueue):
             if self._queued:
                 self._issue(self._queued.popleft())
         for saved in [*self._freed_in_flight, *self._reading.values()]:
-            if not self._is_over(saved):
+            if not self._is_over(saved.index):
                 with contextlib.suppress(*STORE_ERRORS):
                     self.store.wait(saved.index)
         self.pump()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 
 import torch
 
+from fastio._native import streaming_copy
 from fastio.devices import Accelerator, Event, Stream, copy_errors, refused_copy
 from fastio.errors import FastIOError
 from fastio.offload.autograd.buffer import Buffer
@@ -21,12 +21,12 @@ class CpuCopies:
 
     def out(self, saved: SavedTensor, host: int) -> Event | None:
         """Begin to copy a saved tensor's bytes to host memory; return what follows the copy, None if it has ended."""
-        ctypes.memmove(host, saved.address, saved.stored_nbytes)
+        streaming_copy(host, saved.address, saved.stored_nbytes)
         return None
 
     def back(self, saved: SavedTensor, buffer: Buffer, host: int) -> Event | None:
         """Begin to copy to a buffer, just allocated on the current stream. Sets the saved tensor's ``home``."""
-        ctypes.memmove(buffer.address, host, saved.stored_nbytes)
+        streaming_copy(buffer.address, host, saved.stored_nbytes)
         return None
 
     def is_over(self, event: Event | None, wait: bool) -> bool:
@@ -41,7 +41,7 @@ class CpuCopies:
 
 
 class StreamCopies(CpuCopies):
-    """Copies on a side stream for each device and direction. The host never waits for them."""
+    """Copies on each device's stream of their direction. The host never waits for them."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
@@ -98,7 +98,7 @@ class StreamCopies(CpuCopies):
     def _stream(self, device: torch.device, out: bool) -> Stream:
         stream = self._streams.get((device, out))
         if stream is None:
-            stream = self._streams[device, out] = self._accelerator.new_stream(device)
+            stream = self._streams[device, out] = self._accelerator.copy_stream(device, to_host=out)
         return stream
 
     def _copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> Event:

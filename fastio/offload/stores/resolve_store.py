@@ -12,7 +12,7 @@ def resolve_store(store: Any, policy: Any, force: Any = None) -> tuple[Store, bo
     """Return the store to use, and whether it was opened here and must be closed. TypeError if it is no store.
 
     ``force``: the serial number of a device whose contents may be overwritten; ValueError with an open store. The
-    policy "fastensor" with one folder writes a file for each tensor, by the tool that WRDic chooses.
+    policy "fastensor" with folders writes a file for each tensor, by the tool that WRDic chooses.
     """
     if force is not None and not isinstance(force, str):
         raise TypeError(f"force is a {type(force).__name__}: expected the serial number of a device, or None")
@@ -25,10 +25,11 @@ def resolve_store(store: Any, policy: Any, force: Any = None) -> tuple[Store, bo
     from fastio.offload.stores.block_store import BlockStore
     from fastio.offload.stores.store_opening import choose_driver
 
-    if policy == "fastensor" and not isinstance(store, list | tuple):
-        driver, _ = choose_driver([store], None)
-        if driver == "uring" and os.path.isdir(store):
+    if policy == "fastensor":
+        places = list(store) if isinstance(store, list | tuple) else [store]
+        driver, _ = choose_driver(places, None)
+        if driver == "uring" and all(map(os.path.isdir, places)):
             from fastio.offload.stores.tool_store import ToolStore
 
-            return ToolStore(store), True
+            return ToolStore(places), True
     return BlockStore(store, force=force), True

@@ -1,4 +1,4 @@
-"""One piece of host memory in blocks: the two-ended arena, and the memory behind its offsets."""
+"""One piece of memory in blocks: the two-ended arena, and the memory behind its offsets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from fastio.errors import FastIOError
 from fastio.memory.staging_buffers import PAGE, HostMemory
 from fastio.offload.stores.arena import Arena
 
-_leaked: list[HostMemory] = []
+_leaked: list[Memory] = []
+
+
+class Memory(Protocol):
+    """What a slab's blocks lie in."""
+
+    address: int
+
+    def close(self) -> None:
+        """Free it. It must not be in use."""
 
 
 class Mapper(Protocol):
@@ -36,7 +45,7 @@ class Slab:
         self._arena = Arena(nbytes, PAGE)
         self._pin_for = pin_for
         self._mapper = mapper
-        self._memory: HostMemory | None = None
+        self._memory: Memory | None = None
         self._closed = False
 
     def resident(self, nbytes: int) -> int:
@@ -61,6 +70,10 @@ class Slab:
             self._memory = memory
         self._arena = arena
 
+    def store_address(self, block: int) -> int:
+        """Return the address by which a store reaches a block."""
+        return block
+
     @property
     def nbytes(self) -> int:
         """The size in bytes, allocated or not."""
@@ -78,7 +91,7 @@ class Slab:
             self._arena = Arena(self.nbytes, PAGE)
         self._free_memory()
 
-    def _allocate(self, nbytes: int) -> HostMemory:
+    def _allocate(self, nbytes: int) -> Memory:
         # A forked process can read blobs of CPU tensors from it, unless a device has it.
         memory = HostMemory(nbytes, self._pin_for, inherited=self._pin_for is None and self._mapper is None)
         if self._mapper is not None:

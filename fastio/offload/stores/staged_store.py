@@ -7,11 +7,12 @@ No thread runs in the background: ``update``, ``is_done`` and ``wait`` take each
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fastio.errors import FastIOError
+from fastio.memory.staging_buffers import PAGE
 from fastio.offload.stores.arena import ArenaFullError
 from fastio.offload.stores.copies import Copies, Copy, Target
 from fastio.offload.stores.slab import Slab
@@ -62,14 +63,15 @@ class StagedStore:
     The slab of ``nbytes`` bounds how much moves at a time: a command without room waits for the oldest ones. A blob
     larger than the slab makes it grow. The memory is allocated with the first command and freed by ``close``, which
     leaves the underlying store open. If that store's ``wants_map`` is true, the slab is mapped, so that its devices use
-    it without a copy. Not thread-safe: use one lock around all calls.
+    it without a copy. ``slab`` is used instead of host memory if it is given; it may be the device's. Not thread-safe:
+    use one lock around all calls.
     """
 
-    def __init__(self, store: Store, copies: Copies, nbytes: int) -> None:
+    def __init__(self, store: Store, copies: Copies, nbytes: int, slab: Slab | None = None) -> None:
         self._store = store
         self._copies = copies
         mapper: Any = store if getattr(store, "wants_map", False) else None
-        self._slab = Slab(nbytes, copies.pin_for, mapper)
+        self._slab = slab or Slab(nbytes, copies.pin_for, mapper)
         self._blobs: dict[int, _Blob] = {}
         self._moves: dict[int, _Move] = {}  # by index, oldest first
 
@@ -120,11 +122,27 @@ class StagedStore:
             )
 
     def update(self) -> int:
-        """Advance every blob as far as possible without waiting; return how many are still moving."""
-        for index in list(self._moves):
-            self._advance(index)
+        """Advance every blob as far as possible without waiting; return how many are still moving.
+
+        The store is asked once for all, and of the copies in a direction only up to the first that is not done.
+        """
+        commands = [index for index, move in self._moves.items() if isinstance(move.current, _Command)]
+        ask = getattr(self._store, "finished", None)
+        ended = set(commands if ask is None or not commands else ask(commands))
+        waiting = set()  # the directions with a copy that is not done
+        for index, move in list(self._moves.items()):
+            if isinstance(move.current, _Command):
+                if index in ended:
+                    self._advance(index)
+            elif move.blob.filling not in waiting and not self._advance(index):
+                waiting.add(move.blob.filling)
         self._store.update()
         return len(self._moves)
+
+    def finished(self, indices: Sequence[int]) -> list[int]:
+        """Return those of the indices of which nothing is pending, after an update; see :class:`Store`."""
+        self.update()
+        return [index for index in indices if index not in self._moves]
 
     def is_done(self, index: int) -> bool:
         """Return whether nothing of this blob is pending. Raises the error of its last command."""
@@ -180,13 +198,13 @@ class StagedStore:
 
     def _writing(self, index: int, blob: _Blob, block: int, address: int) -> Iterator[Copy | _Command]:
         yield self._copies.out(address, block, blob.nbytes)
-        self._store.write(index, block, blob.nbytes)
+        self._store.write(index, self._slab.store_address(block), _whole_pages(blob.nbytes))
         blob.stored = True
         yield _Command(self._store, index)
         blob.written = True
 
     def _reading(self, index: int, blob: _Blob, block: int, target: Target) -> Iterator[Copy | _Command]:
-        self._store.read(index, block, target.nbytes)
+        self._store.read(index, self._slab.store_address(block), _whole_pages(target.nbytes))
         yield _Command(self._store, index)
         blob.filling = True
         yield self._copies.back(block, target)
@@ -206,17 +224,22 @@ class StagedStore:
                 self._slab.free(block)
             raise
 
-    def _advance(self, index: int, wait: bool = False) -> None:
-        """Advance a blob as far as possible without waiting, or to the end; free its block when it is done."""
+    def _advance(self, index: int, wait: bool = False) -> bool:
+        """Advance a blob as far as possible without waiting, or to the end; free its block when it is done.
+
+        Return whether any step ended.
+        """
         move = self._moves.get(index)
         if move is None:
-            return
+            return False
+        advanced = False
         try:
             while True:
                 if wait:
                     move.current.wait()
                 elif not move.current.is_done():
-                    return
+                    return advanced
+                advanced = True
                 if move.freed or not self._next_step(index, move):
                     break
         except _STORE_ERRORS as error:
@@ -226,6 +249,7 @@ class StagedStore:
         self._slab.free(move.block)
         if move.freed:
             self._forget(index, move.blob)
+        return True
 
     def _next_step(self, index: int, move: _Move) -> bool:
         """Begin the next step; return False if there is none."""
@@ -264,6 +288,11 @@ class StagedStore:
         if blob is None:
             raise IndexError(f"index {index} is not in the staged store")
         return blob
+
+
+def _whole_pages(nbytes: int) -> int:
+    """Return the bytes of a block for ``nbytes``: a disk moves whole blocks itself, parts of one by way of the host."""
+    return -(-nbytes // PAGE) * PAGE
 
 
 def _raise_error(blob: _Blob) -> None:

@@ -1,17 +1,25 @@
-"""The tiers of a manager: host memory and the disk, for each type of device that tensors are on."""
+"""The tiers of a manager: host memory and the disk, for each device that tensors are on."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import itertools
+from collections.abc import Collection, Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
 
 from fastio import devices
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.autograd.trace import DISK, HOST
+from fastio.offload.recompute.tier import RecomputeTier
 from fastio.offload.report import Counts
 from fastio.offload.stores.copies import DeviceCopies
 from fastio.offload.stores.disk_tier import DiskTier
 from fastio.offload.stores.host_tier import HostTier
 from fastio.offload.stores.loaded import Loaded
+from fastio.offload.stores.peer_slab import Route, open_peer_slab
 from fastio.offload.stores.staged_store import StagedStore
 from fastio.offload.stores.tiers import Store
 
@@ -19,8 +27,9 @@ from fastio.offload.stores.tiers import Store
 class TierSet:
     """Makes tiers when tensors of a device type first appear.
 
-    Tensors on the CPU go to the store directly, those on a GPU through pinned memory. Each device type has
-    ``host_budget`` bytes of host memory of its own.
+    Tensors on the CPU go to the store directly, those on a GPU through a slab of its own memory if the store's disks
+    reach that, else through pinned memory; ``counts.routes`` says which, and why. Each device type has ``host_budget``
+    bytes of host memory of its own.
     """
 
     def __init__(self, store: Store, owned: bool, host_budget: int, counts: Counts) -> None:
@@ -58,7 +67,7 @@ class TierSet:
             where != DISK and self._host_budget > 0 and self._host(kind).move_out(saved, waits)
         ):
             name = DISK
-            saved.tier = disk = self._disk(kind)
+            saved.tier = disk = self._disk(saved)
             disk.move_out(saved, 0 if waits else max(0, limit - self.waiting_bytes + disk.waiting_bytes))
         excess = self.loaded.nbytes - (0 if waits else limit) + (self.waiting_bytes if self.disks else 0)
         if excess > 0:
@@ -73,16 +82,24 @@ class TierSet:
             nbytes += disk.waiting_bytes
         return nbytes
 
+    def waiting(self) -> Iterator[SavedTensor]:
+        """The saved tensors whose write has not ended."""
+        return itertools.chain.from_iterable(disk.waiting() for disk in self.disks.values())
+
     def pump(self, needed: Collection[int] | None = None) -> None:
         """See :meth:`WriteQueue.pump`."""
         for disk in self.disks.values():
             disk.pump(needed)
 
-    def close(self) -> None:
-        """Wait for pending transfers, free the memory, and close the store if it was opened for this manager."""
+    def unload_all(self) -> None:
+        """Wait for pending transfers, and unload every tensor that is in memory and in a store."""
         for disk in self.disks.values():
             disk.drain()
         self._unload(self.loaded.nbytes)
+
+    def close(self) -> None:
+        """Wait for pending transfers, free the memory, and close the store if it was opened for this manager."""
+        self.unload_all()
         for staged in self._staged:
             staged.close()
         for host in self._hosts.values():
@@ -110,18 +127,35 @@ class TierSet:
             self._hosts[kind] = host
         return host
 
-    def _disk(self, kind: str) -> DiskTier:
-        disk = self.disks.get(kind)
+    def _disk(self, saved: SavedTensor) -> DiskTier:
+        name = str(saved.device)
+        disk = self.disks.get(name)
         if disk is None:
-            store = self.store
-            if kind != "cpu":
-                store = StagedStore(store, DeviceCopies(devices.of(kind)), self._transit)
-                self._staged.append(store)
-            disk = self.disks[kind] = DiskTier(DISK, store, self._counts, self.loaded, self._window)
+            store = self.store if saved.accelerator is None else self._staged_for(saved, saved.accelerator)
+            disk = self.disks[name] = DiskTier(DISK, store, self._counts, self.loaded, self._window)
         return disk
 
+    def _staged_for(self, saved: SavedTensor, accelerator: devices.Accelerator) -> Any:
+        if getattr(self.store, "takes_devices", False):
+            self._counts.routes[str(saved.device)] = Route("tools", "each by the tool that is chosen for its size")
+            return _on_device(self.store, saved.device)
+        nbytes = max(self._transit, saved.stored_nbytes)
+        slab, route = open_peer_slab(nbytes, self.store, accelerator, saved.device)
+        self._counts.routes[str(saved.device)] = route
+        copies = DeviceCopies(accelerator, within=slab is not None)
+        staged = StagedStore(self.store, copies, self._transit, slab)
+        self._staged.append(staged)
+        return staged
 
-def tier_of(saved: SavedTensor) -> DiskTier | HostTier:
+
+def _on_device(store: Any, device: torch.device) -> Any:
+    """Return a :class:`Store` for the memory of one device, of one that takes several."""
+    names = ("update", "finished", "is_done", "wait", "free", "close")
+    write, read = partial(store.write, device=device), partial(store.read, device=device)
+    return SimpleNamespace(write=write, read=read, **{name: getattr(store, name) for name in names})
+
+
+def tier_of(saved: SavedTensor) -> DiskTier | HostTier | RecomputeTier:
     """Return the tier that a saved tensor moved to."""
     assert saved.tier is not None, "bytes that are not in memory are in a tier"
     return saved.tier

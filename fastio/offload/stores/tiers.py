@@ -18,6 +18,9 @@ STORE_ERRORS = (FastIOError, OSError)  # what a store raises; anything else is a
 class Store(Protocol):
     """What a tier needs of a store. ``write`` and ``read`` return at once; memory must live until ``is_done``.
 
+    A store with a method ``finished(indices)`` is asked by it for all pending commands at once: it updates, and returns
+    those of the indices without one, also those whose command failed; it raises none of their errors.
+
     A store with a true attribute ``whole_pages`` prefers memory that begins on a page of 4096 bytes, and allows other
     data on that page to change during a transfer.
     """
@@ -79,6 +82,8 @@ class Tier:
         counts.events.append((op, step.number, saved.ordinal, nbytes, began, now, self.name))
         if self.name == DISK:
             step.record_transfer(op, nbytes, began, now)
+        elif saved.accelerator is None:  # the host does not see the end of a copy from a device
+            step.record_transfer(f"host {op}", nbytes, began, now)
 
     def _decode(self, saved: SavedTensor) -> None:
         if saved.encoded is not None:

@@ -1,7 +1,8 @@
 """Stores feature maps in separate files, each by the tool that WRDic chooses (Fastensor, sections 4 and 5).
 
-Synchronous, as in the paper: ``write`` and ``read`` return when all bytes have moved. The tool that wrote a file reads
-it back, and the dictionary learns both times, so that it chooses by their sum.
+The tool that wrote a file reads it back, and the dictionary learns both times, so that it chooses by their sum; once
+there are times of a size, they alone decide (:mod:`fastio.offload.stores.size_times`). The paper's store is
+synchronous. Here a few threads do the transfers, and the host waits only in ``wait``.
 """
 
 from __future__ import annotations
@@ -11,143 +12,161 @@ import os
 import threading
 import time
 import weakref
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from fastio import dicts
-from fastio._native import Descriptor, allocate
-from fastio.engine.executor import Execution, Outcome, call_transport, execute
-from fastio.engine.plan import TransferPlan
-from fastio.engine.tool_selection import plan_transfer
-from fastio.errors import CorruptFileError, FastIOError, FolderMissingError, TransferError
+from fastio import devices, dicts
+from fastio.errors import FolderMissingError, TransferError
+from fastio.offload.stores.background_commands import BackgroundCommands, Command
 from fastio.offload.stores.endurance import Drive
-from fastio.offload.stores.store_errors import StoreGoneError
-from fastio.offload.stores.store_places import open_unnamed
-from fastio.runtime.native_errors import translate_native_errors
+from fastio.offload.stores.size_times import SizeTimes
+from fastio.offload.stores.store_errors import StoreGoneError, raisable_copy
+from fastio.offload.stores.tool_file import FORMAT, Tally, ToolFile, blocks
 from fastio.transports import registry
-from fastio.transports.transport import LOAD, SAVE, Extent, ReadRequest, Span, TransportResult, WriteRequest
+from fastio.transports.transport import SAVE
 
-FORMAT = "raw"  # the files hold only the bytes; a format of their own keeps their times out of other dictionaries
-_BLOCK = 4096
-_HOST = {torch.device("cpu")}
+__all__ = ["FORMAT", "ToolStats", "ToolStore"]
+
+_CPU = torch.device("cpu")
+_THREADS = 2  # transfers at a time: tools have threads of their own
 
 
 @dataclass(frozen=True, slots=True)
 class ToolStats:
-    """Counts since the store was opened. Bytes are whole blocks of 4096. ``tools`` counts blobs by writer."""
+    """Counts since the store was opened. Bytes are whole blocks of 4096.
+
+    ``tools`` counts blobs by writer, ``routes`` transfers by what :class:`fastio.Transfer` calls their route.
+    """
 
     bytes_written: int
     bytes_read: int
     bytes_used: int
     tools: dict[str, int]
+    routes: dict[str, int]
     seconds: float  # since the store was opened
     drive_nbytes: int
     drive_writes_per_day: float
     lifetime_days: float  # of a drive rated at 3 drive writes a day for 5 years
 
 
-@dataclass(slots=True)
-class _File:
-    """A blob's file, and the tools to read it with, its writer first."""
-
-    descriptor: Descriptor
-    nbytes: int
-    tools: tuple[str, ...] = ()
-
-    @property
-    def fd(self) -> int:
-        return self.descriptor.fileno()
-
-
 class ToolStore:
-    """Blobs in unnamed files of a folder; a :class:`fastio.offload.stores.tiers.Store` and a context manager.
+    """Blobs in unnamed files of one or more folders; a :class:`fastio.offload.stores.tiers.Store`, a context manager.
 
-    ``policy`` is what :func:`fastio.save` takes: a mode (``"w+r"`` is WRDic), a dictionary or its path, or the name of
-    a tool. Files are not synced, and a tool that uses the page cache may leave its data there. Each blob is an open
-    file: ``ulimit -n`` limits their number. Any thread may call any method; one transfer runs at a time.
+    Several folders take turns. ``policy`` is what :func:`fastio.save` takes: a mode (``"w+r"`` is WRDic, ``"w"`` WDic,
+    ``"r"`` RDic), a dictionary or its path, or the name of a tool. Files are not synced, and a tool that uses the page
+    cache may leave its data there. Each blob is an open file: ``ulimit -n`` limits their number. Any thread may call
+    any method.
 
-    Raises FolderMissingError, TransferError, and ValueError for an unknown policy; transfers after ``close`` raise
-    StoreGoneError. If a tool fails, the next one is used, and :attr:`notes` say so.
+    Memory of an accelerator is moved by the tools that reach it (``gds``, ``pinned``, ...), in dictionaries of its own:
+    the times have its copies in them.
+
+    Raises FolderMissingError, TransferError, and ValueError for an unknown policy or no folder; after ``close`` and in
+    a forked process transfers raise StoreGoneError. ``wait`` and ``is_done`` raise the errors of transfers; a blob
+    whose write failed is gone then. If a tool fails, the next one is used, and :attr:`notes` say so.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], policy: Any = "w+r") -> None:
-        dicts.resolve(policy, SAVE, registry.names())
-        self.folder = os.fspath(folder)
+    takes_devices = True
+
+    def __init__(self, folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], policy: Any = "w+r") -> None:
+        self._tally = Tally(_times(dicts.resolve(policy, SAVE, registry.names())))
+        given = [folders] if isinstance(folders, str | os.PathLike) else folders
+        self.folders = tuple(os.fspath(folder) for folder in given)
+        if not self.folders:
+            raise ValueError("a tool store needs at least one folder")
+        self._name = ", ".join(self.folders)
         self._policy = policy
-        try:
-            filesystem = os.statvfs(os.path.join(self.folder, ""))
-        except FileNotFoundError:
-            raise FolderMissingError(self.folder) from None
-        except OSError as error:
-            raise TransferError(error.errno or errno.EIO, "opening the tool store", self.folder) from None
-        self._drive = Drive(filesystem.f_blocks * filesystem.f_frsize)
+        self._drive = Drive(sum(_drives(self.folders).values()))
         self._opened = time.monotonic()
-        self._files: dict[int, _File] = {}
-        self._written = self._read = 0
-        self._tools: Counter[str] = Counter()
-        self._notes: Counter[str] = Counter()
-        # Reentrant: the garbage collector may free another Offload's blob during this thread's transfer.
+        self._process = os.getpid()
+        self._turn = 0
+        self._files: dict[int, ToolFile] = {}
+        self._pending: dict[int, Command] = {}  # by index: the latest command, until its end was seen
+        self._commands = BackgroundCommands(_THREADS)
+        # Reentrant: the garbage collector may free another Offload's blob during this thread's call.
         self._lock = threading.RLock()
-        self._finalizer = weakref.finalize(self, _close, self._files)
+        self._finalizer = weakref.finalize(self, _close, self._files, self._commands)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What did not go as planned, and how often."""
-        return tuple(note if count == 1 else f"{note} ({count} times)" for note, count in self._notes.items())
+        with self._tally.lock:
+            notes = list(self._tally.notes.items())
+        return tuple(note if count == 1 else f"{note} ({count} times)" for note, count in notes)
 
-    def write(self, index: int, address: int, nbytes: int) -> None:
-        """Write a new blob. ValueError if the index is taken, TransferError (ENOSPC) if there is no room."""
+    def write(self, index: int, address: int, nbytes: int, device: torch.device = _CPU) -> None:
+        """Begin to write a new blob, after the work queued on the device's current stream.
+
+        ValueError if the index is taken.
+        """
+        fence = _fence(device)
         with self._lock:
             self._require_open()
             if index in self._files:
-                raise ValueError(f"index {index} is in the tool store of {self.folder} already; free it first")
-            began = time.perf_counter()
-            file = self._files[index] = _File(self._create(index), nbytes)
-            try:
-                if nbytes:
-                    file.tools = self._fill(index, file, address, began)
-                    self._written += _blocks(nbytes)
-            except BaseException:
-                self.free(index)
-                raise
+                raise ValueError(f"index {index} is in the tool store of {self._name} already; free it first")
+            folder = self.folders[self._turn % len(self.folders)]
+            self._turn += 1
+            file = self._files[index] = ToolFile(folder, index, nbytes, self._policy, self._tally)
+            self._begin(index, nbytes, Command(lambda: file.fill(address, device, fence), reads=False))
 
-    def read(self, index: int, address: int, nbytes: int) -> None:
-        """Read a blob's first ``nbytes``. IndexError if there is no such blob, ValueError if it is shorter.
+    def read(self, index: int, address: int, nbytes: int, device: torch.device = _CPU) -> None:
+        """Begin to read a blob's first ``nbytes``, after the work queued on the device's current stream.
 
-        A failed read may be retried.
+        Waits for a pending command of the blob, and raises its error. IndexError if there is no such blob, ValueError
+        if it is shorter. A failed read may be retried.
         """
+        self.wait(index)
+        fence = _fence(device)
         with self._lock:
             file = self._file(index)
             if nbytes > file.nbytes:
                 raise ValueError(f"cannot read {nbytes} bytes of index {index}, which has {file.nbytes}")
-            if nbytes:
-                self._fetch(index, file, address, nbytes)
-                self._read += _blocks(nbytes)
+            self._begin(index, nbytes, Command(lambda: file.fetch(address, nbytes, device, fence), reads=True))
 
     def update(self) -> int:
-        """Return 0: nothing is ever pending."""
+        """Return how many commands are pending."""
         self._require_open()
-        return 0
+        return sum(not command.ended.is_open for command in list(self._pending.values()))
+
+    def finished(self, indices: Sequence[int]) -> list[int]:
+        """Return those of the indices without a pending command; see :class:`fastio.offload.stores.tiers.Store`."""
+        self._require_open()
+        pending = self._pending
+        return [index for index in indices if (command := pending.get(index)) is None or command.ended.is_open]
 
     def is_done(self, index: int) -> bool:
-        """Return True: transfers end before their call returns. IndexError if there is no such blob."""
+        """Return whether the blob has no pending command. Raises its error; IndexError if there is no such blob."""
         self._file(index)
+        command = self._pending.get(index)
+        if command is not None and not command.ended.is_open:
+            return False
+        self._end(index, command)
         return True
 
     def wait(self, index: int) -> None:
-        """Return at once: nothing is ever pending. IndexError if there is no such blob."""
+        """Wait until the blob has no pending command. Raises its error; IndexError if there is no such blob."""
         self._file(index)
+        command = self._pending.get(index)
+        if command is not None:
+            self._commands.wait(command)
+        self._end(index, command)
 
     def free(self, index: int) -> None:
-        """Free a blob. IndexError if there is none."""
+        """Free a blob, after what is being transferred of it. IndexError if there is none."""
         with self._lock:
-            file = self._file(index)
-            del self._files[index]  # first: after an interrupt, its descriptor number is not closed again
-            file.descriptor.close()
+            self._file(index)
+            command = self._pending.get(index)
+        if command is not None:
+            if self._commands.take(command):
+                command.drop()
+            command.ended.wait()
+        with self._lock:
+            self._pending.pop(index, None)
+            file = self._files.pop(index, None)  # first: after an interrupt, its descriptor number is not closed again
+            if file is not None:
+                file.close()
 
     def __contains__(self, index: int) -> bool:
         return index in self._files
@@ -155,24 +174,29 @@ class ToolStore:
     @property
     def stats(self) -> ToolStats:
         """Counts of transfers and tools, and the resulting wear of the drive. Works on a closed store."""
-        with self._lock:
+        with self._lock, self._tally.lock:
             seconds = time.monotonic() - self._opened
+            written = self._tally.written
             return ToolStats(
-                bytes_written=self._written,
-                bytes_read=self._read,
-                bytes_used=sum(_blocks(file.nbytes) for file in list(self._files.values())),
-                tools=dict(self._tools),
+                bytes_written=written,
+                bytes_read=self._tally.read,
+                bytes_used=sum(blocks(file.nbytes) for file in list(self._files.values())),
+                tools=dict(self._tally.tools),
+                routes=dict(self._tally.routes),
                 seconds=seconds,
                 drive_nbytes=self._drive.nbytes,
-                drive_writes_per_day=self._drive.drive_writes_per_day(self._written, seconds),
-                lifetime_days=self._drive.lifetime_days(self._written / seconds if seconds > 0 else 0.0),
+                drive_writes_per_day=self._drive.drive_writes_per_day(written, seconds),
+                lifetime_days=self._drive.lifetime_days(written / seconds if seconds > 0 else 0.0),
             )
 
     def close(self) -> None:
-        """Free the space. May be called twice."""
+        """Drop queued commands, wait for the others and free the space. May be called twice."""
+        if self._finalizer.alive and os.getpid() == self._process:
+            for index in list(self._files):
+                self.free(index)
         with self._lock:
             if self._finalizer.alive:
-                _close(self._files)  # after an interrupt, the next call does the rest
+                _close(self._files, self._commands)  # after an interrupt, the next call does the rest
                 self._finalizer.detach()
 
     def __enter__(self) -> ToolStore:
@@ -181,98 +205,71 @@ class ToolStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _begin(self, index: int, nbytes: int, command: Command) -> None:
+        self._pending[index] = command
+        if nbytes:
+            self._commands.add(command)
+        else:
+            command.run()
+
+    def _end(self, index: int, command: Command | None) -> None:
+        """Forget a command that has ended; raise its error."""
+        if command is None:
+            return
+        with self._lock:
+            if self._pending.get(index) is command:
+                del self._pending[index]
+        if command.error is not None:
+            if not command.reads and index in self._files:
+                self.free(index)
+            raise raisable_copy(command.error)
+
     def _require_open(self) -> None:
         if not self._finalizer.alive:
-            raise StoreGoneError(f"the tool store of {self.folder} is closed")
+            raise StoreGoneError(f"the tool store of {self._name} is closed")
+        if os.getpid() != self._process:
+            raise StoreGoneError(f"the tool store of {self._name} belongs to the process that forked this one")
 
-    def _file(self, index: int) -> _File:
+    def _file(self, index: int) -> ToolFile:
         self._require_open()
         file = self._files.get(index)
         if file is None:
-            raise IndexError(f"index {index} is not in the tool store of {self.folder}")
+            raise IndexError(f"index {index} is not in the tool store of {self._name}")
         return file
 
-    def _create(self, index: int) -> Descriptor:
+
+def _times(policy: dicts.Policy) -> SizeTimes | None:
+    """Return what judges tools by the sizes of this store, if the policy is a dictionary that learns."""
+    if policy.dictionary is not None and not policy.dictionary.learn:
+        return None
+    by_class = {dicts.WDic: "w", dicts.RDic: "r"}
+    mode = getattr(policy.dictionary, "mode", None) or by_class.get(type(policy.dictionary), policy.mode or "w+r")
+    return SizeTimes(mode) if policy.tool is None else None
+
+
+def _fence(device: torch.device) -> Any:
+    accelerator = devices.find(device)
+    if accelerator is None:
+        return None
+    with devices.copy_errors():
+        return accelerator.current_stream(device).record_event()
+
+
+def _drives(folders: Sequence[str]) -> dict[int, int]:
+    """Return the size in bytes of each filesystem below the folders, by its device number."""
+    found = {}
+    for folder in folders:
         try:
-            return open_unnamed(self.folder, os.O_RDWR)
+            filesystem = os.statvfs(os.path.join(folder, ""))
+            found[os.stat(folder).st_dev] = filesystem.f_blocks * filesystem.f_frsize
+        except FileNotFoundError:
+            raise FolderMissingError(folder) from None
         except OSError as error:
-            operation = f"making a file for index {index}"
-            if error.errno == errno.EMFILE:
-                operation += f" beside {len(self._files)} others (each is an open file)"
-            raise TransferError(error.errno or errno.EIO, operation, self.folder) from None
-
-    def _plan(self, kind: str, index: int, file: _File) -> TransferPlan:
-        # Whether the page cache holds the file follows from the tool that wrote it. As a part of the key it would
-        # separate the tools, and WRDic needs all of them in one place: hence resident=False.
-        name = f"index {index} of {self.folder}"
-        return plan_transfer(kind, name, FORMAT, _HOST, file.nbytes, 1, self._policy, "object", folder=self.folder)
-
-    def _fill(self, index: int, file: _File, address: int, began: float) -> tuple[str, ...]:
-        """Have the first tool that can do it write the file; return the tools, that one first."""
-        request = WriteRequest(self.folder, file.fd, file.nbytes, [Extent(0, file.nbytes, address, False)], (), False)
-
-        def write(tool: str) -> TransportResult:
-            os.ftruncate(file.fd, 0)  # of what a tool wrote before it refused
-            allocate(file.fd, file.nbytes)
-            return call_transport(tool, request)
-
-        def work(execution: Execution) -> Outcome[tuple[str, ...]]:
-            moved = self._move(index, "write", execution, write)
-            return Outcome(moved, (execution.tool, *(tool for tool in execution.order if tool != execution.tool)))
-
-        _, tools = execute(self._plan(SAVE, index, file), work, began)
-        self._tools[tools[0]] += 1
-        return tools
-
-    def _fetch(self, index: int, file: _File, address: int, nbytes: int) -> None:
-        began = time.perf_counter()
-        # A tool may fill memory up to the end of the page that a span ends in.
-        whole = address % _BLOCK == 0 and nbytes % _BLOCK == 0
-        span = Span(0, nbytes, address) if whole else None
-        request = ReadRequest(self.folder, file.fd, file.nbytes, [Extent(0, nbytes, address, False)], span)
-
-        def work(execution: Execution) -> Outcome[None]:
-            moved = self._move(index, "read", execution, lambda tool: call_transport(tool, request))
-            return Outcome(moved, None, counts=nbytes == file.nbytes)
-
-        plan = self._plan(LOAD, index, file)
-        execute(plan._replace(tools=file.tools[:1]), work, began, tools=file.tools)
-
-    def _move(
-        self, index: int, operation: str, execution: Execution, move: Callable[[str], TransportResult]
-    ) -> TransportResult:
-        """Run the operation; count the notes of the tools, and name the index and the tool in errors."""
-
-        def attempt(tool: str) -> TransportResult:
-            with translate_native_errors(self.folder):
-                return move(tool)
-
-        try:
-            moved = execution.run(attempt)
-        except (OSError, CorruptFileError) as error:
-            tool = execution.tool
-            raise self._with_index(index, f"{tool}: {operation}" if tool else operation, error) from error
-        finally:
-            for note in execution.failures:
-                self._notes[f"{operation}: {note}"] += 1
-        for note in moved.notes:
-            self._notes[f"{operation}: {execution.tool}: {note}"] += 1
-        return moved
-
-    def _with_index(self, index: int, operation: str, error: OSError | CorruptFileError) -> FastIOError:
-        """Return the same error with the index, the operation and the tool."""
-        if isinstance(error, CorruptFileError):
-            return CorruptFileError(self.folder, f"index {index}", f"{operation}: {error.problem}")
-        what, offset = f"{operation} of index {index}", None
-        if isinstance(error, TransferError):
-            what, offset = f"{what} ({error.operation})", error.offset
-        return TransferError(error.errno or errno.EIO, what, self.folder, offset)
+            raise TransferError(error.errno or errno.EIO, "opening the tool store", folder) from None
+    return found
 
 
-def _blocks(nbytes: int) -> int:
-    return -(-nbytes // _BLOCK) * _BLOCK
-
-
-def _close(files: dict[int, _File]) -> None:
+def _close(files: dict[int, ToolFile], commands: BackgroundCommands) -> None:
+    commands.close()
     while files:
-        files.popitem()[1].descriptor.close()
+        files.popitem()[1].close()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -72,15 +73,13 @@ class WriteQueue(Tier):
         Written tensors stay in memory. In backward, only those with the indices ``needed``, which it is about to use;
         they are not written any more.
         """
-        self._poll_store()
-        while self._issued and self._is_over(self._issued[0]):
+        over = self._finished()
+        while self._issued and self._issued[0].index in over:
             self._finish_write(self._issued[0], needed)
-        for saved in [saved for saved in self._freed_in_flight if self._is_over(saved)]:
+        for saved in [saved for saved in self._freed_in_flight if saved.index in over]:
             self._forget(saved)  # first: after an interrupt it is repeated, which is harmless
             self._freed_in_flight.remove(saved)
-        if not self._queued or any(
-            saved.state is State.INFLIGHT and not self._is_over(saved) for saved in self._reading.values()
-        ):
+        if not self._queued or not over.issuperset(self._reading):
             return
         depth = max(1, self.window // 2)
         # At least two: if they go through host memory, one is copied there while the other is written.
@@ -88,7 +87,9 @@ class WriteQueue(Tier):
             if needed is not None and self._queued[0].index in needed:
                 break
             self._issue(self._queued.popleft())
-        self._poll_store()
+        # A store that fails or is closed raises again for each tensor that is needed.
+        with contextlib.suppress(*STORE_ERRORS):
+            self.store.update()
 
     def cancel(self, saved: SavedTensor) -> None:
         """Drop a write that has not been issued, because backward needs the tensor."""
@@ -97,6 +98,10 @@ class WriteQueue(Tier):
             self._queued_bytes -= saved.stored_nbytes
             saved.state = State.RESIDENT
             self._counts.cancelled += 1
+
+    def waiting(self) -> Iterator[SavedTensor]:
+        """The saved tensors whose write has not ended."""
+        return itertools.chain(self._queued, self._issued)
 
     @property
     def waiting_bytes(self) -> int:
@@ -176,18 +181,26 @@ class WriteQueue(Tier):
         saved.step.record_stall(seconds)
         return seconds
 
-    def _poll_store(self) -> None:
-        # A store that fails or is closed raises again for each tensor that is needed.
-        with contextlib.suppress(*STORE_ERRORS):
+    def _finished(self) -> set[int]:
+        """Return the indices whose command has ended, with or without an error: by one question, if the store can."""
+        pending = [*self._reading, *(saved.index for saved in (*self._issued, *self._freed_in_flight))]
+        if not pending:
+            return set()
+        with contextlib.suppress(*STORE_ERRORS):  # it raises again for each tensor
+            ask = getattr(self.store, "finished", None)
+            if ask is not None:
+                ended: list[int] = ask(pending)
+                return self._errors.keys() | set(ended)
             self.store.update()
+        return {index for index in pending if self._is_over(index)}
 
-    def _is_over(self, saved: SavedTensor) -> bool:
-        if saved.index in self._errors:
+    def _is_over(self, index: int) -> bool:
+        if index in self._errors:
             return True
         try:
-            return self.store.is_done(saved.index)
+            return self.store.is_done(index)
         except STORE_ERRORS as error:
-            self._errors[saved.index] = without_frames(error)  # kept: a store may raise it only once
+            self._errors[index] = without_frames(error)  # kept: a store may raise it only once
             return True
         except IndexError:  # interrupted before it was written, or after it was freed
             return True

@@ -22,12 +22,12 @@ import torch
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "accelerator"))
 
-import compile_device
 from differential import folders, formats, models, modules, objects, schedules, tensors, ways
 from differential.comparing import DifferentError
 from differential.describing import describe
 from differential.kinds import KINDS
 from differential.shrinking import shrink
+from fastio.devices import simulated
 
 SECONDS_PER_EXAMPLE = 120
 _LARGE = 50  # one example in so many is large
@@ -91,8 +91,8 @@ def prepare(kind: str) -> None:
     warnings.simplefilter("ignore")
     for name in ("torch.testing._internal.two_tensor", "torch.nested._internal.nested_tensor", "fastio.distributed"):
         importlib.import_module(name)
-    if kind in ("any", *KINDS[:2]) and compile_device.has_compiler():
-        importlib.import_module("simulated_accelerator").use()
+    if kind in ("any", *KINDS[:2]) and simulated.why_not_buildable() is None:
+        simulated.use()
         _open.enter_context(importlib.import_module("kvikio_stand_in").installed())
     ways.tools("load")
     gc.collect()

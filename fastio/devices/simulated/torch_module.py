@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
-_OPS = torch.ops.simulated
+_OPS: Any = torch.ops.simulated
 _DEVICES = 2
 _PROCESS = os.getpid()
 _initialized = True  # torch.utils.checkpoint keeps random states of devices that are
@@ -21,7 +22,7 @@ def _index(device: DeviceLike) -> int:
         return current_device()
     if isinstance(device, int):
         return device
-    index = torch.device(device).index
+    index: int | None = torch.device(device).index
     return current_device() if index is None else index
 
 
@@ -109,19 +110,19 @@ def stream(stream: torch.Stream | None) -> Iterator[None]:
 
 
 def memory_allocated(device: DeviceLike = None) -> int:
-    return _OPS.counters(_index(device))[0]
+    return int(_OPS.counters(_index(device))[0])
 
 
 def max_memory_allocated(device: DeviceLike = None) -> int:
-    return _OPS.counters(_index(device))[1]
+    return int(_OPS.counters(_index(device))[1])
 
 
 def memory_reserved(device: DeviceLike = None) -> int:
-    return _OPS.counters(_index(device))[2]
+    return int(_OPS.counters(_index(device))[2])
 
 
 def max_memory_reserved(device: DeviceLike = None) -> int:
-    return _OPS.counters(_index(device))[3]
+    return int(_OPS.counters(_index(device))[3])
 
 
 def reset_peak_memory_stats(device: DeviceLike = None) -> None:
@@ -149,11 +150,12 @@ def manual_seed_all(seed: int) -> None:
 
 
 def initial_seed() -> int:
-    return _OPS.initial_seed(current_device())
+    return int(_OPS.initial_seed(current_device()))
 
 
 def get_rng_state(device: DeviceLike = None) -> torch.Tensor:
-    return _OPS.get_rng_state(_index(device))
+    state: torch.Tensor = _OPS.get_rng_state(_index(device))
+    return state
 
 
 def set_rng_state(state: torch.Tensor, device: DeviceLike = None) -> None:

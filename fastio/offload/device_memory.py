@@ -1,0 +1,60 @@
+"""What else lives on the device of a training: measured, for the budget that fits it. Sizes are bytes."""
+
+from __future__ import annotations
+
+import torch
+
+from fastio import devices
+from fastio.memory.available_memory import available_memory
+from fastio.offload.planning.fitting import Fit, fit_device, fit_host
+
+
+class DeviceMemory:
+    """The memory of the device that the first saved tensor of a pass is on.
+
+    On an accelerator torch's allocator is asked, whose peak is reset at the begin of each measured pass. On the CPU it
+    is the memory that is available to the process.
+    """
+
+    def __init__(self) -> None:
+        self._device = torch.device("cpu")
+        self._accelerator: devices.Accelerator | None = None
+        self._errors = 0
+
+    @property
+    def is_accelerated(self) -> bool:
+        """Whether the device is an accelerator."""
+        return self._accelerator is not None
+
+    def follow(self, device: torch.device) -> None:
+        """A pass begins, whose first saved tensor is on this device."""
+        if device != self._device:
+            self._device, self._accelerator = device, devices.find(device)
+            self.has_run_out()
+
+    def measure(self) -> None:
+        """Begin to measure the peak: everything that is saved moves out from here on, and is waited for."""
+        if self._accelerator is not None:
+            self._accelerator.reset_peak_memory(self._device)
+
+    def peak(self) -> int:
+        """Return the most bytes that were allocated since :meth:`measure`; 0 on the CPU."""
+        return 0 if self._accelerator is None else self._accelerator.peak_memory(self._device)
+
+    def allocated(self) -> int:
+        """Return the bytes that are allocated now; 0 on the CPU."""
+        return 0 if self._accelerator is None else self._accelerator.memory_allocated(self._device)
+
+    def fit(self, peak: int, grown: int, working_set: int) -> Fit | None:
+        """Return the budget that fits the device; None if the system does not tell its memory."""
+        if self._accelerator is not None:
+            limit = self._accelerator.memory_limit(self._device)
+            return None if limit is None else fit_device(str(self._device), limit, peak, grown, working_set)
+        available = available_memory()
+        return None if available is None else fit_host(available, working_set)
+
+    def has_run_out(self) -> bool:
+        """Return whether torch raised OutOfMemoryError for the device since the last call."""
+        before = self._errors
+        self._errors = 0 if self._accelerator is None else self._accelerator.out_of_memory_errors(self._device)
+        return self._errors > before

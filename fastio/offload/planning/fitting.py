@@ -1,0 +1,60 @@
+"""The budget that fits a device, where the user gives none. Pure. Sizes are bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_RESERVE = 16  # of what all else leaves of an accelerator's memory: a sixteenth, for the allocator's gaps
+_HOST_RESERVE = 4  # of the host's available memory: a quarter, because other programs and operators use it too
+_OPERATORS = 4  # on the host at least so many times what the largest operator saved: its workspace is not measured
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a budget was chosen.
+
+    ``device`` has ``limit`` bytes for this process. ``others`` is what a step takes there besides saved tensors, at its
+    peak: parameters, gradients, the optimizer's state, operators and their workspace. ``reserve`` is left free. What is
+    left is the ``budget`` for saved tensors.
+    """
+
+    device: str
+    limit: int
+    others: int
+    reserve: int
+    budget: int
+
+
+@dataclass
+class Room:
+    """The memory for the saved tensors of a profile, in bytes.
+
+    ``peak``: of all that was on the device while everything moved out. ``base``: what was on it when the last step had
+    ended. ``grown``: what was added to that since. ``fit``: the budget that was chosen; None if the user gave one.
+    ``most``: the budget may not be larger, because memory ran out with that; None if it did not.
+    """
+
+    peak: int = 0
+    base: int = 0
+    grown: int = 0
+    fit: Fit | None = None
+    most: int | None = None
+
+
+def fit_device(device: str, limit: int, peak: int, grown: int, working_set: int) -> Fit:
+    """Return the budget on an accelerator.
+
+    ``peak`` was measured in a pass whose saved tensors all moved out: it has the parameters, gradients, the optimizer,
+    the largest operator's workspace, and the ``working_set`` saved tensors that one operator needs at once. ``grown``
+    is what lives on the device since then.
+    """
+    others = max(0, peak - working_set) + grown
+    left = max(0, limit - others)
+    reserve = left // _RESERVE
+    return Fit(device, limit, others, reserve, left - reserve)
+
+
+def fit_host(available: int, working_set: int) -> Fit:
+    """Return the budget on the CPU: what is ``available`` to the process, without a reserve."""
+    reserve = min(available, max(available // _HOST_RESERVE, _OPERATORS * working_set))
+    return Fit("cpu", available, 0, reserve, available - reserve)

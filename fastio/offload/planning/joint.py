@@ -1,0 +1,198 @@
+"""Chooses for each activation: keep it, move it out and back, or recompute it in backward. Pure. Bytes and seconds.
+
+Recomputing costs compute in backward, and the activations that it reads must be there. Moving costs nothing while its
+channel keeps up with compute. So what is moved should take as long as compute, and the rest of what must leave should
+be recomputed, cheapest per byte first. (Checkmate, Jain et al. 2020, poses recomputation alone as an integer program;
+POET, Patil et al. 2022, adds paging.)
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from fastio.offload.planning.optimal import optimal
+from fastio.offload.planning.overlap import ActivationProfile, finish_seconds
+
+EXACT = 7  # activations for which all choices are tried
+_STARTS = 8  # numbers of recomputed activations from which the search starts
+_EVALUATED = 400_000  # activations looked at in one search
+
+
+class RecomputeOption(NamedTuple):
+    """The seconds it takes to recompute an activation, and the activations it is made from, which must be there."""
+
+    seconds: float
+    sources: tuple[int, ...] = ()
+
+
+class Choice(NamedTuple):
+    """What moves, what is recomputed (both ascending), and the modelled seconds of a step."""
+
+    moved: tuple[int, ...]
+    recomputed: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step without offload, and what could be done in it.
+
+    ``forward_s`` and ``backward_s`` are its compute. ``needed_s``: when backward needs each activation, since backward
+    began; None if never. ``read_s``: the seconds to read each back. ``options``: those that can be recomputed.
+    """
+
+    activations: Sequence[ActivationProfile]
+    forward_s: float
+    backward_s: float
+    needed_s: Sequence[float | None]
+    read_s: Sequence[float]
+    options: Mapping[int, RecomputeOption]
+    deepest: int = 8  # recomputations that one use may need, each for the next
+
+    def __post_init__(self) -> None:
+        for name in ("needed_s", "read_s"):
+            if len(getattr(self, name)) != len(self.activations):
+                raise ValueError(f"Step.{name} has {len(getattr(self, name))} items: expected {len(self.activations)}")
+        for i, option in self.options.items():
+            if not 0 <= option.seconds < math.inf:
+                raise ValueError(f"recomputing activation {i} takes {option.seconds} s: expected a finite number")
+            if any(not 0 <= source < len(self.activations) or source == i for source in option.sources):
+                raise ValueError(f"activation {i} is made from {option.sources}: expected other activations")
+
+    def order(self) -> list[int]:
+        """Return the activations that backward needs, in that order."""
+        needed = [(at, -i) for i, at in enumerate(self.needed_s) if at is not None]
+        return [-i for _, i in sorted(needed)]
+
+    def seconds(self, moved: Collection[int], recomputed: Collection[int], order: Iterable[int] | None = None) -> float:
+        """Return the seconds of a step: of forward until the last write has ended, and of backward.
+
+        One channel writes in forward order; it reads in the order of need from the beginning of backward. What is
+        recomputed is made at its first use, after everything it is made from. Infinite if ``deepest`` is exceeded.
+        """
+        forward_s = max(self.forward_s, finish_seconds(self.activations, sorted(moved)))
+        read_until = late = 0.0
+        present: set[int] = set()
+
+        def have(i: int, now: float, depth: int = 1) -> None:
+            nonlocal read_until, late
+            if i in present:
+                return
+            present.add(i)
+            if i in moved:
+                read_until += self.read_s[i]
+                late = max(late, read_until - now)
+            elif i in recomputed:
+                for source in self.options[i].sources:
+                    have(source, now, depth + 1)
+                late += self.options[i].seconds if depth <= self.deepest else math.inf
+
+        for i in self.order() if order is None else order:
+            have(i, self.needed_s[i] or 0.0)
+        return forward_s + self.backward_s + late
+
+
+def joint(step: Step, need_bytes: int) -> Choice:
+    """Return the choice with the least seconds that was found of those that free ``need_bytes``.
+
+    The activations must have that many bytes. The result is exact for ``EXACT`` activations or fewer. It is never worse
+    than the best selection that is only recomputed, nor than the one that :func:`optimal` moves. Equal arguments give
+    equal results.
+    """
+    search = _Search(step, need_bytes)
+    if need_bytes <= 0:
+        return search.choice(frozenset(), frozenset())
+    if len(step.activations) <= EXACT:
+        return search.best_of_all()
+    starts = sorted(set(search.starts()), key=lambda choice: choice.seconds)
+    return min((search.improved(start) for start in starts[:3]), key=lambda choice: choice.seconds)
+
+
+class _Search:
+    def __init__(self, step: Step, need: int) -> None:
+        self.step = step
+        self.need = need
+        self.order = step.order()
+        self.nbytes = [activation.nbytes for activation in step.activations]
+
+    def choice(self, moved: Collection[int], recomputed: Collection[int]) -> Choice:
+        seconds = self.step.seconds(moved, recomputed, self.order)
+        return Choice(tuple(sorted(moved)), tuple(sorted(recomputed)), seconds)
+
+    def best_of_all(self) -> Choice:
+        ways = [(0, 1, 2) if i in self.step.options else (0, 1) for i in range(len(self.nbytes))]
+        found: Choice | None = None
+        for way in itertools.product(*ways):
+            if sum(size for size, one in zip(self.nbytes, way, strict=True) if one) >= self.need:
+                moved, recomputed = ({i for i, one in enumerate(way) if one == kind} for kind in (1, 2))
+                choice = self.choice(moved, recomputed)
+                if found is None or choice.seconds < found.seconds:
+                    found = choice
+        assert found is not None, "all activations together are enough"
+        return found
+
+    def starts(self) -> Iterable[Choice]:
+        """Moving alone, recomputing alone if that is enough, and the cheapest recomputations with the rest moved."""
+        options = self.step.options
+        by_price = sorted(options, key=lambda i: options[i].seconds / max(1, self.nbytes[i]))
+        counts = {round(len(by_price) * part / _STARTS) for part in range(_STARTS + 1)}
+        for count in sorted(counts):
+            chosen = frozenset(by_price[:count])
+            yield self.choice(self.moved_beside(chosen), chosen)
+        if sum(self.nbytes[i] for i in options) >= self.need:
+            indices = sorted(options)
+            costs = [replace(self.step.activations[i], transfer_s=options[i].seconds, ratio=1.0) for i in indices]
+            limit = sum(cost.transfer_s + cost.ready_s for cost in costs)
+            least = frozenset(indices[i] for i in optimal(costs, self.need, limit, strict_paper=True))
+            yield self.choice(frozenset(), least)
+
+    def moved_beside(self, recomputed: frozenset[int]) -> frozenset[int]:
+        """Return what to move if these are recomputed."""
+        others = [i for i in range(len(self.nbytes)) if i not in recomputed]
+        need = self.need - sum(self.nbytes[i] for i in recomputed)
+        chosen = optimal([self.step.activations[i] for i in others], need, self.step.forward_s)
+        return frozenset(others[i] for i in chosen)
+
+    def improved(self, choice: Choice) -> Choice:
+        """Change one activation at a time, or one for another, as long as that saves time."""
+        count = len(self.nbytes)
+        left = _EVALUATED // count
+        freed = sum(self.nbytes[i] for i in (*choice.moved, *choice.recomputed))
+        improving = True
+        while improving and left > 0:
+            improving = False
+            for change in self._changes(choice):
+                moved, recomputed = set(choice.moved), set(choice.recomputed)
+                now = freed
+                for i, way in change:
+                    now -= self.nbytes[i] if i in moved or i in recomputed else 0
+                    moved.discard(i)
+                    recomputed.discard(i)
+                    if way:
+                        (moved if way == 1 else recomputed).add(i)
+                        now += self.nbytes[i]
+                if now < self.need:
+                    continue
+                left -= 1
+                other = self.choice(moved, recomputed)
+                if other.seconds < choice.seconds * (1 - 1e-12):
+                    choice, freed, improving = other, now, True
+                if left <= 0:
+                    break
+        return choice
+
+    def _changes(self, choice: Choice) -> Iterable[tuple[tuple[int, int], ...]]:
+        """Changes to try: activations with their new way (0: keep, 1: move, 2: recompute)."""
+        count = len(self.nbytes)
+        ways = [(0, 1, 2) if i in self.step.options else (0, 1) for i in range(count)]
+        single = [((i, way),) for i in range(count) for way in ways[i]]
+        yield from single
+        leaving = (*choice.moved, *choice.recomputed)
+        for i in leaving:
+            for j in range(count):
+                if i != j:
+                    yield from (((i, 0), (j, way)) for way in ways[j][1:])

@@ -1,0 +1,1 @@
+"""Recomputes saved tensors in backward from other saved tensors and parameters, instead of keeping or moving them."""

@@ -1,0 +1,161 @@
+"""What an Offload needs to recompute saved tensors: records operators, tries what can be recomputed, follows the plan.
+
+Used only if the policy can recompute: "optimal" with a budget, or a policy of operators. Under "optimal" the pass that
+is profiled moves everything, and its backward computes each tensor again, too, where that is possible: what gave the
+same bits may be recomputed in later passes, and takes the time that was measured.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from fastio.offload.autograd.forward_pass import ForwardPass
+from fastio.offload.autograd.hooks import Handle, Kept
+from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor
+from fastio.offload.autograd.trace import HOST, RECOMPUTED, Maker
+from fastio.offload.planning.joint import RecomputeOption
+from fastio.offload.planning.profile import Placement
+from fastio.offload.recompute.operator_policy import OFFLOAD, RECOMPUTE, OperatorPolicy
+from fastio.offload.recompute.recipe import Hold, Materialize, Recipe, recipe_of
+from fastio.offload.recompute.recorder import Recorder
+from fastio.offload.recompute.tier import RecomputeTier
+from fastio.offload.recompute.trial import tried
+from fastio.offload.report import Counts
+from fastio.offload.stores.loaded import Loaded
+
+Pack = Callable[[torch.Tensor], Kept | Handle]
+
+
+class Manager(Protocol):
+    """What recomputation needs of an Offload."""
+
+    counts: Counts
+    _lock: threading.Lock
+    _released: deque[HandleRef | Hold]
+    _saved_tensors: dict[int, SavedTensor]
+
+    def _materialize(self, saved: SavedTensor) -> tuple[torch.UntypedStorage, int]:
+        """Return a storage with the bytes, and their shift in it. The lock is held."""
+
+
+class Recomputation:
+    """The part of an Offload that recomputes. The manager holds its lock around every call, except where noted."""
+
+    def __init__(self, manager: Manager, loaded: Loaded, policy: OperatorPolicy | None) -> None:
+        self._policy = policy
+        self._manager = weakref.ref(manager)
+        self._materialize: weakref.WeakMethod[Materialize] = weakref.WeakMethod(manager._materialize)
+        self._tier = RecomputeTier(self._materialize, manager._released, manager.counts, loaded)
+        self._threads = threading.local()  # a recorder each: torch's dispatch modes hold for one thread
+
+    @property
+    def _recorder(self) -> Recorder:
+        found: Recorder | None = getattr(self._threads, "recorder", None)
+        if found is None:
+            found = self._threads.recorder = Recorder(self._before_write)
+            found.judge = None if self._policy is None else self._policy.judge
+        return found
+
+    def begin_pass(self, pack: Pack) -> Pack:
+        """Begin to record, in this thread, without the lock. Return a pack hook that is not recorded."""
+        recorder = self._recorder
+
+        @functools.wraps(pack)  # other hooks' warnings name it
+        def unrecorded(tensor: torch.Tensor) -> Kept | Handle:
+            recorder.paused = True
+            try:
+                return pack(tensor)
+            finally:
+                recorder.paused = False
+
+        recorder.install()
+        return unrecorded
+
+    def end_pass(self) -> None:
+        """End that, also after an exception. May be called again. Without the lock."""
+        self._recorder.remove()
+
+    def place(self, step: ForwardPass, saved: SavedTensor, placement: Placement) -> Placement:
+        """Return where a new saved tensor goes. Drops it if it is to be recomputed.
+
+        Raises RuntimeError if a policy of operators demands what is impossible.
+        """
+        if self._policy is not None:
+            return self._place_by_policy(self._policy, step, saved, placement)
+        if step.is_profiled:
+            self._note_candidate(step, saved)
+            return placement
+        if self._recorder.wanted is None:
+            self._recorder.wanted = step.recomputing_operators
+        if placement.tier != RECOMPUTED:
+            return placement
+        recipe = recipe_of(saved, step, self._recorder)
+        if isinstance(recipe, str):  # the program does something else now
+            return Placement(True)
+        self._tier.move_out(saved, recipe)
+        return placement
+
+    def try_(self, saved: SavedTensor, storage: torch.UntypedStorage, shift: int) -> None:
+        """In the backward of a profiled pass: recompute a saved tensor, and compare with its bytes in a storage."""
+        recipe, materialize = saved.recipe, self._materialize()
+        if recipe is None or saved.tier is self._tier or materialize is None:
+            return
+        began = time.perf_counter()
+        seconds = tried(saved, recipe, materialize, storage, shift)
+        if seconds is not None:
+            sources = tuple(source.ordinal for source in recipe.sources)
+            saved.step.trace.recomputable[saved.ordinal] = RecomputeOption(seconds, sources)
+        self._tier.release(saved)
+        saved.step.record_stall(time.perf_counter() - began)
+
+    def _before_write(self, storage: int) -> None:
+        """Keep what is made from a storage that an operator is about to write to. Without the lock."""
+        manager = self._manager()
+        if storage not in self._tier.readers or manager is None:
+            return
+        paused, self._recorder.paused = self._recorder.paused, True
+        try:
+            with manager._lock:
+                for index in list(self._tier.readers.get(storage, ())):
+                    saved = manager._saved_tensors.get(index)
+                    if saved is not None and saved.tier is self._tier:
+                        self._tier.keep(saved)
+        finally:
+            self._recorder.paused = paused
+
+    def _note_candidate(self, step: ForwardPass, saved: SavedTensor) -> None:
+        made = self._recorder.made(saved.key)
+        if made is None:
+            return
+        recipe = recipe_of(saved, step, self._recorder)
+        operators = frozenset(call.func for call in recipe.calls) if isinstance(recipe, Recipe) else frozenset()
+        step.trace.makers[saved.ordinal] = Maker(made[0].func, made[0].number, operators)
+        if isinstance(recipe, Recipe):
+            saved.recipe = recipe
+            recipe.hold()
+
+    def _place_by_policy(
+        self, policy: OperatorPolicy, step: ForwardPass, saved: SavedTensor, placement: Placement
+    ) -> Placement:
+        made = self._recorder.made(saved.key)
+        verdict = None if made is None else made[2]
+        if verdict in OFFLOAD:
+            step.keep(saved, False)
+            return placement._replace(moves=True, tier=HOST)
+        if made is not None and verdict in RECOMPUTE:
+            recipe = recipe_of(saved, step, self._recorder)
+            if isinstance(recipe, Recipe):
+                step.keep(saved, False)
+                self._tier.move_out(saved, recipe)
+                return Placement(False, tier=RECOMPUTED)
+            policy.refuse(made[0].func, verdict, recipe)
+        step.keep(saved, True)
+        return Placement(False)

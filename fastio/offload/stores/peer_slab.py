@@ -1,0 +1,116 @@
+"""A slab of device memory that a store's disks read and write themselves (FlashNeuron, sections 3.1 and 3.3).
+
+The bytes of a tensor are copied within the device, to or from a block of the slab, and travel between that block and
+the disk over the bus: none of them is ever in host memory. A slab, and not the tensors themselves, because memory must
+be mapped for the disks before its first use and stay mapped, while torch gives memory back to the driver as it likes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from fastio.devices import Accelerator
+from fastio.errors import FastIOError, RefusedError
+from fastio.nvme.gpu_memory import GpuWindow
+from fastio.offload.stores.slab import Slab
+
+_ALIGNMENT = 64 << 10  # bytes: the largest page of a window
+
+
+class Route(NamedTuple):
+    """How the bytes of a device's tensors reach the store, and by what; or why not by a better way, and the cure."""
+
+    name: str  # "peer": between device memory and the disk; "pinned": through pinned host memory; "tools": by a tool's
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.detail}"
+
+
+class Window(Protocol):
+    """Device memory at an address through which a disk reaches it."""
+
+    address: int
+
+    def close(self) -> None:
+        """Unmap it."""
+
+
+class PeerSlab(Slab):
+    """Blocks in the memory of one device, all of it allocated and mapped for the store at once.
+
+    Raises RefusedError, or the store's error, if the device has no such memory, no window into it can be had, or the
+    store cannot map that. The memory is ordered after all work of the device that used it before.
+    """
+
+    def __init__(self, nbytes: int, store: Any, accelerator: Accelerator, device: torch.device) -> None:
+        super().__init__(nbytes, None)
+        self._store = store
+        self._accelerator = accelerator
+        self._device = device
+        self._memory = self._allocate(self.nbytes)
+
+    def store_address(self, block: int) -> int:
+        """See :class:`Slab`: the block's address in the window."""
+        assert isinstance(self._memory, _PeerMemory)
+        return block + self._memory.shift
+
+    def _allocate(self, nbytes: int) -> _PeerMemory:
+        return _PeerMemory(nbytes, self._store, self._accelerator, self._device)
+
+
+class _PeerMemory:
+    """Device memory that is mapped for a store. ``shift``: from its address to that in the window."""
+
+    def __init__(self, nbytes: int, store: Any, accelerator: Accelerator, device: torch.device) -> None:
+        try:
+            self._owner: Any = torch.empty(nbytes + _ALIGNMENT, dtype=torch.uint8, device=device)
+            accelerator.synchronize(device)  # earlier work may still use the memory
+        except RuntimeError as error:  # torch.OutOfMemoryError, too
+            raise RefusedError(f"{nbytes} bytes of device memory for transfers were refused: {error}") from None
+        start = self._owner.data_ptr()
+        self.address = start + -start % _ALIGNMENT
+        self._window = open_window(accelerator, self.address, nbytes)
+        self.shift = self._window.address - self.address
+        self._store = store
+        try:
+            store.map(self._window.address, nbytes)
+        except BaseException:
+            self._window.close()
+            raise
+
+    def close(self) -> None:
+        with contextlib.suppress(FastIOError):  # a closed store has unmapped it
+            self._store.unmap(self._window.address)
+        self._window.close()
+        self._owner = None
+
+
+def open_window(accelerator: Accelerator, address: int, nbytes: int) -> Window:
+    """Map device memory for a disk. RefusedError with the reasons if that cannot be had."""
+    if accelerator.kind == "cuda":
+        return GpuWindow(address, nbytes)
+    window: Window = accelerator.open_window(address, nbytes)
+    return window
+
+
+def open_peer_slab(
+    nbytes: int, store: Any, accelerator: Accelerator, device: torch.device
+) -> tuple[PeerSlab | None, Route]:
+    """Return a slab whose blocks the store reaches on the device; None if it reaches none. The route says why."""
+    refusal = getattr(store, "peer_refusal", "this store takes no device memory: use a BlockStore on vfio: or spdk:")
+    if not refusal:
+        try:
+            slab = PeerSlab(nbytes, store, accelerator, device)
+            how = f"between {device} and {store.driver}: through {nbytes} bytes of the device"
+            return slab, Route("peer", how)
+        except (FastIOError, OSError) as error:
+            refusal = f"{error}; {_CURE}" if store.wants_map else f"{error}; {_DRIVER_CURE}"
+    return None, Route("pinned", f"through host memory: {refusal}")
+
+
+_CURE = "fastio-bench doctor lists what a window into the GPU's memory needs"
+_DRIVER_CURE = "name the disk by vfio: or spdk:, or store files by GPUDirect Storage: store=ToolStore(folder, 'gds')"

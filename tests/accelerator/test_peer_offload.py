@@ -1,0 +1,126 @@
+"""Offload between device memory and the disk: no byte of a saved tensor is in host memory, and the order holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import simulated
+from fastio import devices
+from fastio.errors import RefusedError
+from fastio.offload.manager import Offload
+from fastio.offload.stores import copies
+from fastio.offload.stores.block_store import BlockStore
+from fastio.offload.stores.peer_slab import _PeerMemory
+
+DEVICE = "simulated:0"
+ROWS, WIDTH = 511, 255  # no whole pages
+SAVED = ROWS * WIDTH * 4  # bytes of one
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh()))).to(DEVICE)
+
+
+def step(model: nn.Module, offload: Any, seed: int) -> list[torch.Tensor]:
+    """The gradients of a step, on the device."""
+    data = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+    model.zero_grad()
+    with offload:
+        loss = model(data).square().mean()
+    loss.backward()
+    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+def bytes_by_engine() -> dict[str, int]:
+    found = dict.fromkeys(("to_host", "to_device"), 0)
+    for work in simulated.trace():
+        if work.engine in found:
+            found[work.engine] += work.nbytes
+    return found
+
+
+@pytest.mark.parametrize("late", ["never", "random", "always"])
+@pytest.mark.parametrize("budget", [0, 3 * SAVED])
+def test_no_payload_is_in_host_memory(tmp_path: Path, model: nn.Module, late: Any, budget: int) -> None:
+    """The host reaches device memory only by copies, which the trace lists, and by the window, which the disk has."""
+    plain = [step(model, torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t), i) for i in range(4)]
+    simulated.configure_execution(late, late_seed=budget)
+    with BlockStore(tmp_path) as store:
+        offload = Offload(model, store=store, budget=budget, policy="all", codec="none")
+        for seed, expected in enumerate(plain):
+            torch.simulated.synchronize()
+            before = bytes_by_engine()
+            found = step(model, offload, seed)
+            torch.simulated.synchronize()
+            moved = {engine: nbytes - before[engine] for engine, nbytes in bytes_by_engine().items()}
+            assert moved == {"to_host": 0, "to_device": SAVED}  # the batch
+            assert all(map(torch.equal, found, expected))
+        report = offload.report()
+        offload.close()
+        assert report.traffic["disk"].read_bytes >= 4 * 4 * SAVED
+        assert report.routes[DEVICE].name == "peer"
+        assert f"{DEVICE} to the store: peer, between {DEVICE} and uring" in str(report)
+        assert store.stats.bytes_written >= report.traffic["disk"].written_bytes
+        assert store.stats.bytes_bounced == 0
+
+
+def test_pinned_memory_is_used_and_the_report_says_why(
+    tmp_path: Path, model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = step(model, torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t), 0)
+
+    def none(*_: object) -> None:
+        raise RefusedError("no disk can reach it: gdrdrv is not loaded")
+
+    def route(store: Any) -> str:
+        offload = Offload(model, store=store, budget=0, policy="all", codec="none")
+        assert all(map(torch.equal, step(model, offload, 0), plain))
+        assert bytes_by_engine()["to_host"] >= 4 * SAVED
+        told = str(offload.report())
+        offload.close()
+        return told
+
+    with BlockStore(tmp_path, driver="threads") as store:
+        assert "pinned, through host memory: the driver 'threads' moves bytes by the processor" in route(store)
+    monkeypatch.setattr(type(devices.of("simulated")), "open_window", none)
+    assert "host memory: no disk can reach it: gdrdrv is not loaded; name the disk by vfio: or spdk:" in route(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:activations stay in memory")
+def test_copies_that_wait_for_nothing_are_found(
+    tmp_path: Path, model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulated device checks the order of all works: that the tests above pass means that it was kept."""
+    monkeypatch.setattr(copies.DeviceCopies, "_copy", _without_fence)
+    offload = Offload(model, store=tmp_path, budget=0, policy="all", codec="none")
+    with pytest.raises(RuntimeError, match="without waiting"):
+        step(model, offload, 0)
+    simulated.reset()
+    offload.close()
+
+
+def _without_fence(self: Any, destination: Any, source: Any, stream: Any, fence: Any) -> Any:
+    with self._accelerator.under(stream):
+        destination.copy_(source, non_blocking=True)
+    return copies._StreamCopy(stream.record_event())
+
+
+def test_a_disk_that_cannot_map_the_window_leaves_no_window_open(tmp_path: Path, model: nn.Module) -> None:
+    with BlockStore(tmp_path) as store:
+
+        class Unmapping:
+            driver, wants_map, peer_refusal = store.driver, True, ""
+
+            def map(self, address: int, nbytes: int) -> None:
+                raise RefusedError("the IOMMU has no room")
+
+        with pytest.raises(RefusedError, match="the IOMMU has no room"):
+            _PeerMemory(1 << 20, Unmapping(), devices.of("simulated"), torch.device(DEVICE))
+        assert not simulated.leaks()

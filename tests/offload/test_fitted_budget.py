@@ -1,0 +1,107 @@
+"""The budget that Offload chooses on the CPU, if none is given: what is available to the process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastio.memory.available_memory import available_memory
+
+TRAINING = """
+import contextlib, json, resource, sys, zlib
+import torch
+from torch import nn
+import fastio
+
+torch.set_num_threads(1)
+way, limit, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+
+def train(depth, rows, around, steps):
+    torch.manual_seed(0)
+    model = nn.Sequential(*[layer for _ in range(depth) for layer in (nn.Linear(128, 128), nn.Tanh())])
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, foreach=False)
+    x = torch.randn(rows, 128)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with around:
+            loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+    return zlib.crc32(b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters()))
+
+offload = fastio.Offload(store=folder) if way == "offload" else contextlib.nullcontext()
+train(2, 512, offload, 3)  # threads and their stacks, libraries
+if limit:
+    with open("/proc/self/status") as file:
+        taken = next(int(line.split()[1]) << 10 for line in file if line.startswith("VmData:"))
+    resource.setrlimit(resource.RLIMIT_DATA, (taken + limit, taken + limit))
+answer = {"fit": None}
+try:
+    answer["bits"] = train(96, 8192, offload, 3)
+except RuntimeError as error:
+    answer["error"] = str(error)
+if way == "offload":
+    report = offload.report()
+    answer.update(fit=vars(report.fit), moved=len(report.planned.selected), report=str(report))
+    offload.close()
+print(json.dumps(answer))
+"""
+SAVED = 96 * 8192 * 128 * 4
+
+
+def trained(way: str, limit: int, folder: Path) -> dict[str, Any]:
+    """Train in a process that may take ``limit`` more bytes than when it begins; 0 for any number."""
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}  # memory that is freed goes back to the system
+    command = [sys.executable, "-c", TRAINING, way, str(limit), str(folder)]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=True)
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+@pytest.mark.slow
+def test_a_training_larger_than_the_process_may_be_trains_with_no_budget_given(tmp_path: Path) -> None:
+    limit = SAVED // 2
+    plain = trained("plain", 0, tmp_path)
+    assert "can't allocate memory" in trained("plain", limit, tmp_path)["error"]
+    mine = trained("offload", limit, tmp_path)
+    assert mine.get("error") is None
+    assert mine["bits"] == plain["bits"]
+    fit = mine["fit"]
+    assert fit["device"] == "cpu"
+    assert fit["limit"] <= limit
+    assert fit["budget"] + fit["reserve"] == fit["limit"]
+    assert 0 < mine["moved"] < 96
+    assert "to fit cpu" in mine["report"]
+
+
+def test_what_is_available_is_within_the_limits_of_all_cgroups(tmp_path: Path) -> None:
+    def write(path: str, text: object) -> None:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"{text}\n")
+
+    mib = 1 << 20
+    write("proc/meminfo", "MemTotal: 9000000 kB\nMemAvailable: 8000000 kB")
+    write("proc/self/cgroup", "4:memory:/job/step\n0::/user/shell")
+
+    def available() -> int | None:
+        return available_memory(str(tmp_path / "groups"), str(tmp_path / "proc"))
+
+    assert available() == 8000000 << 10
+    write("groups/memory/job/memory.limit_in_bytes", 900 * mib)
+    write("groups/memory/job/memory.usage_in_bytes", 500 * mib)
+    write("groups/memory/job/memory.stat", f"cache 1\ntotal_inactive_file {100 * mib}")
+    assert available() == 500 * mib
+    write("groups/user/shell/memory.max", "max")
+    write("groups/user/memory.max", 300 * mib)
+    write("groups/user/memory.current", 290 * mib)
+    write("groups/user/memory.stat", f"anon 5\ninactive_file {20 * mib}")
+    assert available() == 30 * mib
+    write("groups/user/memory.current", 400 * mib)
+    assert available() == 0
+    assert available_memory(proc=str(tmp_path / "nowhere"), cgroups=str(tmp_path / "nowhere")) is None

@@ -1,0 +1,188 @@
+"""Tests the planner that keeps, moves or recomputes: against brute force, and against moving or recomputing alone."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastio.offload.planning import joint as planner
+from fastio.offload.planning.joint import Choice, RecomputeOption, Step, joint
+from fastio.offload.planning.optimal import optimal
+from fastio.offload.planning.overlap import ActivationProfile
+
+FORWARD_S, BACKWARD_S = 1.0, 2.0
+
+
+@st.composite
+def steps(draw: st.DrawFn, most: int) -> tuple[Step, int]:
+    """A step, and a number of bytes to free that its activations have."""
+    count = draw(st.integers(1, most))
+    ready = sorted(draw(st.lists(st.floats(0, FORWARD_S), min_size=count, max_size=count)))
+    sizes = draw(st.lists(st.one_of(st.sampled_from([0, 4, 8]), st.integers(1, 100)), min_size=count, max_size=count))
+    seconds = st.one_of(st.sampled_from([0.0, 0.1, 0.5]), st.floats(0, 1))
+    options = {
+        i: RecomputeOption(draw(seconds), tuple(draw(st.sets(st.integers(0, i - 1), max_size=2))) if i else ())
+        for i in sorted(draw(st.sets(st.integers(0, count - 1))))
+    }
+    step = Step(
+        [ActivationProfile(size, draw(seconds), 1.0, at) for size, at in zip(sizes, ready, strict=True)],
+        FORWARD_S,
+        BACKWARD_S,
+        [draw(st.one_of(st.none(), st.floats(0, BACKWARD_S))) for _ in range(count)],
+        [draw(seconds) for _ in range(count)],
+        options,
+        deepest=draw(st.sampled_from([1, 2, 8])),
+    )
+    return step, draw(st.integers(-3, sum(sizes)))
+
+
+def ways(step: Step, need: int) -> Iterator[tuple[set[int], set[int]]]:
+    """Everything that can be moved and recomputed to free enough."""
+    count = len(step.activations)
+    for way in itertools.product(*[(0, 1, 2) if i in step.options else (0, 1) for i in range(count)]):
+        moved, recomputed = ({i for i in range(count) if way[i] == kind} for kind in (1, 2))
+        if sum(step.activations[i].nbytes for i in moved | recomputed) >= need:
+            yield moved, recomputed
+
+
+def simulated(step: Step, moved: Collection[int], recomputed: Collection[int]) -> float:
+    """The model in other words: two clocks, of compute and of the channel."""
+    out = 0.0
+    for i in sorted(moved):
+        out = max(out, step.activations[i].ready_s) + step.activations[i].stored_s
+    forward = max(step.forward_s, out)
+    compute = channel = at = 0.0
+    there: set[int] = set()
+    used = [i for i in range(len(step.activations)) if step.needed_s[i] is not None]
+    for i in sorted(used, key=lambda i: (step.needed_s[i], -i)):
+        needed = step.needed_s[i] or 0.0
+        compute += needed - at
+        at = needed
+        todo = [(i, 1)]
+        while todo:
+            each, depth = todo.pop()
+            if depth < 0:  # its sources are there now
+                compute += step.options[each].seconds
+            elif each in there:
+                continue
+            elif each in moved:
+                there.add(each)
+                channel += step.read_s[each]
+                compute = max(compute, channel)
+            elif each in recomputed:
+                if depth > step.deepest:
+                    return math.inf
+                there.add(each)
+                todo.append((each, -1))
+                todo += [(source, depth + 1) for source in reversed(step.options[each].sources)]
+            else:
+                there.add(each)
+    return forward + compute + step.backward_s - at
+
+
+def check(step: Step, need: int, choice: Choice) -> None:
+    assert not set(choice.moved) & set(choice.recomputed)
+    assert set(choice.recomputed) <= set(step.options)
+    assert sum(step.activations[i].nbytes for i in (*choice.moved, *choice.recomputed)) >= need
+    assert choice.seconds == step.seconds(choice.moved, choice.recomputed)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps(most=5))
+def test_no_choice_is_faster(case: tuple[Step, int]) -> None:
+    step, need = case
+    choice = joint(step, need)
+    check(step, need, choice)
+    least = min(simulated(step, moved, recomputed) for moved, recomputed in ways(step, need))
+    assert choice.seconds == pytest.approx(least, rel=1e-9)
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps(most=6), st.data())
+def test_model_equals_two_clocks(case: tuple[Step, int], data: st.DataObject) -> None:
+    step, need = case
+    moved, recomputed = data.draw(st.sampled_from(list(ways(step, need))))
+    assert step.seconds(moved, recomputed) == pytest.approx(simulated(step, moved, recomputed), rel=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps(most=14))
+def test_search_is_never_worse_than_moving_or_recomputing_alone(case: tuple[Step, int]) -> None:
+    step, need = case
+    choice = joint(step, need)
+    check(step, need, choice)
+    alone = optimal(step.activations, need, step.forward_s)
+    assert choice.seconds <= step.seconds(alone, ())
+    options = step.options
+    for count in range(len(options) + 1):
+        for chosen in itertools.combinations(options, count):
+            if sum(step.activations[i].nbytes for i in chosen) >= need:
+                assert choice.seconds <= step.seconds((), chosen) * (1 + 1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps(most=8))
+def test_search_is_close_to_the_best(
+    case: tuple[Step, int],
+) -> None:
+    step, need = case
+    least = min(step.seconds(*way) for way in ways(step, need))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planner, "EXACT", 0)  # search, although it is small
+        assert joint(step, need).seconds <= least * 1.1 + 1e-9
+
+
+def network(blocks: int, limit: float) -> tuple[Step, int]:
+    """Blocks that save a dear and a cheap activation each; moving half of the bytes takes as long as forward."""
+    count = 2 * blocks
+    seconds = FORWARD_S / blocks
+    step = Step(
+        [ActivationProfile(100, seconds, 1.0, (i + 1) * FORWARD_S / count) for i in range(count)],
+        FORWARD_S,
+        BACKWARD_S,
+        [BACKWARD_S * (count - 1 - i) / count for i in range(count)],
+        [seconds] * count,
+        {i: RecomputeOption(0.02 * seconds if i % 2 else seconds, (i - 1,) if i else ()) for i in range(count)},
+    )
+    return step, round(100 * count * (1 - limit))
+
+
+def test_cheap_activations_are_recomputed_and_dear_ones_move() -> None:
+    step, need = network(blocks=12, limit=0.1)
+    choice = joint(step, need)
+    assert all(i % 2 for i in choice.recomputed)
+    assert len(choice.recomputed) >= 10
+    assert len([i for i in choice.moved if i % 2 == 0]) >= 10
+    moving = step.seconds(optimal(step.activations, need, FORWARD_S), ())
+    nothing_moves = replace(step, activations=[replace(one, transfer_s=1e3) for one in step.activations])
+    recomputing = joint(nothing_moves, need)
+    assert not recomputing.moved
+    assert choice.seconds < 0.9 * min(moving, recomputing.seconds)
+    assert choice == joint(step, need)
+
+
+def test_nothing_leaves_if_everything_fits() -> None:
+    step, _ = network(blocks=2, limit=1)
+    assert joint(step, 0) == Choice((), (), FORWARD_S + BACKWARD_S)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"read_s": [0.1]}, "Step.read_s has 1 items: expected 4"),
+        ({"needed_s": []}, "Step.needed_s has 0 items: expected 4"),
+        ({"options": {1: RecomputeOption(math.nan)}}, "recomputing activation 1 takes nan s"),
+        ({"options": {1: RecomputeOption(0.1, (1,))}}, "expected other activations"),
+        ({"options": {1: RecomputeOption(0.1, (4,))}}, "expected other activations"),
+    ],
+)
+def test_senseless_steps_raise_errors(changes: dict[str, object], match: str) -> None:
+    step, _ = network(blocks=2, limit=1)
+    with pytest.raises(ValueError, match=match):
+        replace(step, **changes)

@@ -1,0 +1,559 @@
+"""Saved tensors that backward recomputes: the bits of plain training, errors, lifetimes, and who decides."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from fastio.offload.manager import Offload
+from fastio.offload.recompute.recipe import ChangedInputError
+from fastio.offload.stores.tiers import ActivationLostError
+from offloading import cnn, gradients, mlp, noise, same, seeded, trained, transformer
+from slow_store import SlowStore
+
+# Budgets here are smaller than what one operator saves: each Offload warns of that once.
+pytestmark = pytest.mark.filterwarnings("ignore:budget is:UserWarning")
+
+aten = torch.ops.aten
+CHEAP = (aten.gelu.default, aten.native_layer_norm.default, aten.relu.default, aten.tanh.default)
+
+
+def always(_context: Any, _operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def cheap(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_RECOMPUTE if operator in CHEAP else CheckpointPolicy.MUST_SAVE
+
+
+def blocks() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    """Saves, by ordinal: x, and for each block the norm's output, the first layer's output, GELU's output, and x."""
+
+    def make() -> nn.Module:
+        layers: list[nn.Module] = []
+        for _ in range(3):
+            layers += [nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)]
+        return nn.Sequential(*layers)
+
+    x = noise(64, 64).requires_grad_()
+    return seeded(make), lambda m: m(x).square().mean()
+
+
+def lstm() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    x = noise(6, 16, 48)
+    return seeded(lambda: nn.LSTM(48, 96, num_layers=2)), lambda m: m(x)[0].tanh().square().mean()
+
+
+def cells() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    """A recurrent network of a cell, whose sum of gates is not saved."""
+    x = noise(8, 32, 64)
+
+    def loss(m: nn.Module) -> Tensor:
+        h = c = torch.zeros(32, 96)
+        for step in x:
+            h, c = m(step, (h, c))
+        return h.square().mean()
+
+    return seeded(lambda: nn.LSTMCell(64, 96)), loss
+
+
+def attention() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    def make() -> nn.Module:
+        layer = nn.TransformerEncoderLayer(
+            64, 4, 128, dropout=0.0, batch_first=True, activation="gelu", norm_first=True, bias=False
+        )
+        return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    x = noise(4, 32, 64)
+    return seeded(make), lambda m: m(x).square().mean()
+
+
+def amp() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    model, loss = blocks()
+
+    def cast(m: nn.Module) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return loss(m)
+
+    return model, cast
+
+
+MODELS = {model.__name__: model for model in (mlp, blocks, cnn, transformer, attention, lstm, cells, amp)}
+
+
+@pytest.fixture
+def store() -> Iterator[SlowStore]:
+    store = SlowStore()
+    yield store
+    assert not store.blobs
+
+
+class DearStore(SlowStore):
+    """Takes longer for each transfer than any operator here."""
+
+    def write(self, index: int, address: int, nbytes: int) -> None:
+        time.sleep(0.03)
+        super().write(index, address, nbytes)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_policy_of_operators_gives_the_plain_gradients(name: str, store: SlowStore) -> None:
+    model, loss = MODELS[name]()
+    offload = Offload(store=store, policy=always)
+    for _ in range(2):
+        plain = trained(model, loss)
+        same(trained(model, loss, offload), plain)
+    if name != "lstm":  # an operator of its own, which keeps what it needs
+        assert offload.counts.recomputed > 0
+    assert offload.saved_tensors_alive == 0
+    assert store.log == []
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_optimal_recomputes_what_is_cheaper_than_moving(name: str) -> None:
+    store = DearStore()
+    model, loss = MODELS[name]()
+    trained(model, loss, Offload(store=store, policy="fastensor", codec="none"))
+    sizes = [nbytes for op, _, nbytes in store.log if op == "write"]
+    offload = Offload(store=store, policy="optimal", budget=max(*sizes, sum(sizes) // 2), codec="none")
+    for _ in range(3):
+        plain = trained(model, loss)
+        same(trained(model, loss, offload), plain)
+    planned = offload.report().planned
+    assert planned is not None
+    assert (offload.counts.recomputed > 0) == (len(planned.recomputed) > 0)
+    if name != "lstm":
+        assert planned.recomputed
+        assert "are recomputed" in str(offload.report())
+    assert not set(planned.recomputed) & set(planned.selected)
+    written = {event.ordinal for event in offload.report().events if event.op == "write" and event.step == 3}
+    assert written <= set(planned.selected)
+    assert offload.saved_tensors_alive == 0
+    assert not store.blobs
+
+
+def test_optimal_without_a_budget_records_no_operators(store: SlowStore) -> None:
+    offload = Offload(store=store, policy="optimal")
+    with offload:
+        assert _get_current_dispatch_mode_stack() == []
+
+
+def test_policy_decides_what_is_kept_recomputed_and_moved(store: SlowStore) -> None:
+    def policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+        if operator is aten.addmm.default:
+            return getattr(CheckpointPolicy, "MUST_CPU_OFFLOAD", CheckpointPolicy.MUST_SAVE)
+        return cheap(_context, operator)
+
+    model, loss = blocks()
+    offload = Offload(store=store, policy=policy, codec="none", budget="32KiB")
+    for _ in range(2):
+        plain = trained(model, loss)
+        same(trained(model, loss, offload), plain)
+    assert offload.counts.recomputed == 2 * 6  # of three blocks: the norm's output and GELU's
+    moves = hasattr(CheckpointPolicy, "MUST_CPU_OFFLOAD")
+    assert offload.counts.writes == (2 * 6 if moves else 0)  # the outputs of both layers of a block
+
+
+@pytest.mark.skipif(not hasattr(CheckpointPolicy, "MUST_CPU_OFFLOAD"), reason="this torch has no CPU_OFFLOAD")
+@pytest.mark.parametrize("verdict", ["MUST_CPU_OFFLOAD", "PREFER_CPU_OFFLOAD"])
+def test_cpu_offload_means_host_memory_as_far_as_there_is_room(verdict: str, store: SlowStore) -> None:
+    def policy(_context: Any, _operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+        return CheckpointPolicy[verdict]
+
+    model, loss = blocks()
+    offload = Offload(store=store, policy=policy, host_budget="1MiB", codec="none")
+    plain = trained(model, loss)
+    same(trained(model, loss, offload), plain)
+    assert offload.report().traffic["host"].writes > 0
+    assert offload.counts.recomputed == 0
+
+
+@pytest.mark.parametrize("form", [list, tuple])
+def test_listed_operators_are_saved_and_others_recomputed(form: Any, store: SlowStore) -> None:
+    model, loss = blocks()
+    offload = Offload(store=store, policy=form([aten.addmm.default]))
+    plain = trained(model, loss)
+    same(trained(model, loss, offload), plain)
+    assert offload.counts.recomputed == 6
+
+
+def test_bools_mean_what_they_mean_in_torch(store: SlowStore) -> None:
+    def policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> bool:
+        return operator not in CHEAP
+
+    model, loss = blocks()
+    offload = Offload(store=store, policy=policy)
+    trained(model, loss, offload)
+    assert offload.counts.recomputed == 6
+
+
+def test_policy_gets_what_it_gets_in_torch(store: SlowStore) -> None:
+    def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        if operator is aten.gelu.default:
+            seen.append((context.is_recompute, context.op_output.shape, args[0].shape, kwargs))
+        return CheckpointPolicy.MUST_SAVE
+
+    seen: list[Any] = []
+    model, loss = blocks()
+    trained(model, loss, Offload(store=store, policy=policy))
+    assert seen == [(False, (64, 256), (64, 256), {})] * 3
+
+
+def test_recomputation_that_must_be_and_cannot_raises_an_error_naming_the_operator(store: SlowStore) -> None:
+    def policy(_context: Any, _operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+        return CheckpointPolicy.MUST_RECOMPUTE
+
+    x = noise(64, 64).requires_grad_()
+    offload = Offload(store=store, policy=policy)
+    with pytest.raises(RuntimeError, match=r"MUST_RECOMPUTE for aten\.cumsum\.default.*PREFER_RECOMPUTE"), offload:
+        x.sin().cumsum(0).sin()
+    assert _get_current_dispatch_mode_stack() == []
+    with offload:
+        y = x.exp().sin().sum()
+    y.backward()
+    assert offload.counts.recomputed > 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "match"),
+    [
+        ([aten.mm], ValueError, "aten.mm.default"),
+        (["aten.mm"], ValueError, "aten.mm.default"),
+        (lambda _context, _operator, *_args, **_kwargs: "save", TypeError, "expected a CheckpointPolicy"),
+    ],
+)
+def test_wrong_policies_raise_errors(policy: Any, error: Any, match: str, store: SlowStore) -> None:
+    with pytest.raises(error, match=match), Offload(store=store, policy=policy):
+        noise(64, 64).requires_grad_().exp()
+    assert _get_current_dispatch_mode_stack() == []
+
+
+def test_random_operators_run_once(store: SlowStore) -> None:
+    x = noise(64, 64).requires_grad_()
+
+    def gradient(around: Any) -> Tensor:
+        torch.manual_seed(3)
+        with around:
+            y = torch.rand_like(x * 2) * x
+            z = (torch.bernoulli(y.sigmoid()) * y).exp().sum()
+        return torch.autograd.grad(z, x)[0]
+
+    plain = gradient(contextlib.nullcontext())
+    assert torch.equal(gradient(Offload(store=store, policy=always)), plain)
+    state = torch.get_rng_state()
+    plain = gradient(contextlib.nullcontext())
+    after = torch.get_rng_state()
+    torch.set_rng_state(state)
+    assert torch.equal(gradient(Offload(store=store, policy=always)), plain)
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+@pytest.mark.parametrize("policy", [always, cheap])
+def test_second_and_double_backward_give_the_plain_gradients(policy: Any, store: SlowStore) -> None:
+    weight = noise(64, 64).requires_grad_()
+
+    def run(around: Any) -> list[Tensor]:
+        with around:
+            y = (weight @ weight).tanh() @ weight
+            z = torch.nn.functional.gelu(y).square().mean()
+        first = torch.autograd.grad(z, weight, retain_graph=True)[0]
+        second = torch.autograd.grad(z, weight, create_graph=True)[0]
+        third = torch.autograd.grad(second.square().sum(), weight)[0]
+        return [first, second.detach(), third]
+
+    offload = Offload(store=store, policy=policy)
+    same(run(offload), run(contextlib.nullcontext()))
+    assert offload.counts.recomputed > 0
+    assert offload.saved_tensors_alive == 0
+
+
+def test_backward_inside_the_context_gives_the_plain_gradients(store: SlowStore) -> None:
+    model, loss = attention()
+    plain = trained(model, loss)
+    offload = Offload(store=store, policy=always)
+    with offload:
+        loss(model).backward()
+        same(gradients(model), plain)
+        loss(model).backward()
+    same(gradients(model), plain)
+    assert offload.counts.recomputed > 0
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoint_inside_the_context_gives_the_plain_gradients(reentrant: bool, store: SlowStore) -> None:
+    model, _ = blocks()
+    x = noise(64, 64).requires_grad_()
+
+    def inner(_: nn.Module) -> Tensor:
+        return checkpoint(model, x.sin().exp(), use_reentrant=reentrant).square().mean()
+
+    plain = trained(model, inner)
+    with pytest.warns(UserWarning, match="not offloaded") if not reentrant else contextlib.nullcontext():
+        same(trained(model, inner, Offload(store=store, policy=always)), plain)
+
+
+def test_branch_whose_backward_ran_first_releases_nothing_that_another_one_needs(store: SlowStore) -> None:
+    """The first backward frees the saved tensors of GELU, from which the second one's tensor is recomputed."""
+
+    def run(around: Any) -> list[Tensor]:
+        x, weight = noise(64, 64).requires_grad_(), noise(64, 64).requires_grad_()
+        with around:
+            y = torch.nn.functional.gelu(x * 2)
+            one, other = y.sum(), (y @ weight).sum()
+            del y
+        first = torch.autograd.grad(one, x)
+        return [*first, *torch.autograd.grad(other, weight)]
+
+    offload = Offload(store=store, policy=cheap)
+    same(run(offload), run(contextlib.nullcontext()))
+    assert offload.counts.recomputed == 1
+    assert offload.saved_tensors_alive == 0
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_source_modified_in_forward_is_read_before(unseen: bool, store: SlowStore) -> None:
+    """x is modified after GELU's output, which is to be recomputed from it, was saved. Nothing else needs x."""
+
+    def run(around: Any) -> list[Tensor]:
+        x, weight = noise(64, 64).requires_grad_(), noise(64, 64).requires_grad_()
+        with around:
+            h = x * 2
+            z = (torch.nn.functional.gelu(h) @ weight).sum()
+            h.data.zero_() if unseen else h.detach().zero_()
+        return list(torch.autograd.grad(z, weight))
+
+    offload = Offload(store=store, policy=cheap)
+    same(run(offload), run(contextlib.nullcontext()))
+    assert offload.saved_tensors_alive == 0
+
+
+def test_source_modified_before_backward_raises_an_error(store: SlowStore) -> None:
+    model, loss = blocks()
+    norm = model[0]
+    assert isinstance(norm, nn.LayerNorm)
+    offload = Offload(store=store, policy=cheap)
+    with offload:
+        value = loss(model)
+    with torch.no_grad():
+        norm.bias.add_(1)
+    with pytest.raises(ChangedInputError, match=r"native_layer_norm.*modified by an inplace operation"):
+        value.backward()
+
+
+def test_tensor_modified_through_data_before_the_operator_is_not_recomputed(store: SlowStore) -> None:
+    def run(around: Any) -> list[Tensor]:
+        x, weight = noise(64, 64).requires_grad_(), noise(64, 64).requires_grad_()
+        with around:
+            h = x * 2
+            saved = h.exp() * h  # saves h
+            h.data.mul_(3)
+            z = (torch.nn.functional.gelu(h) @ weight).sum() + saved.sum() * 0
+        return list(torch.autograd.grad(z, weight))
+
+    same(run(Offload(store=store, policy=cheap_or_keep)), run(contextlib.nullcontext()))
+
+
+def cheap_or_keep(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.PREFER_RECOMPUTE if operator in CHEAP else CheckpointPolicy.MUST_SAVE
+
+
+def test_settings_of_the_forward_pass_hold_when_operators_run_again(store: SlowStore) -> None:
+    """The quotient of integers has the default dtype; another number of threads divides tensors otherwise."""
+
+    def run(around: Any) -> tuple[Tensor, Tensor]:
+        x = torch.arange(1, 65)
+        weight = noise(64, 64).requires_grad_()
+        with around:
+            return (x / (x[:, None] + 1) @ weight).sum(), weight
+
+    value, weight = run(contextlib.nullcontext())
+    plain = torch.autograd.grad(value, weight)
+    offload = Offload(store=store, policy=always)
+    value, weight = run(offload)
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    try:
+        torch.set_num_threads(threads + 1)
+        torch.set_default_dtype(torch.float64)
+        same(list(torch.autograd.grad(value, weight)), list(plain))
+        assert torch.get_num_threads() == threads + 1
+        assert torch.get_default_dtype() is torch.float64
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_default_dtype(dtype)
+    assert offload.counts.recomputed == 1
+
+
+def test_graph_frees_what_recomputation_held(store: SlowStore) -> None:
+    gc.disable()
+    try:
+        x = noise(64, 64).requires_grad_()
+        offload = Offload(store=store, policy=cheap)
+        with offload:
+            h = x * 2
+            alive = StorageWeakRef(h.untyped_storage())
+            y = (torch.nn.functional.gelu(h) @ x).sum()
+        del h
+        assert offload.saved_tensors_alive == 3
+        del y
+        assert offload.saved_tensors_alive == 0
+        assert alive.expired()
+        reference = weakref.ref(offload)
+        with offload:
+            y = (torch.nn.functional.gelu(x * 2) @ x).sum()
+        y.backward()
+        del offload, y
+        assert reference() is None
+    finally:
+        gc.enable()
+
+
+def test_dropped_tensors_take_no_memory(store: SlowStore) -> None:
+    x = noise(64, 64).requires_grad_()
+    with Offload(store=store, policy=cheap):
+        y = torch.nn.functional.gelu(x * 2)
+        alive = StorageWeakRef(y.untyped_storage())
+        z = (y @ x).sum()
+        del y
+        assert alive.expired()
+    z.backward()
+
+
+def test_two_managers_recompute_their_own_tensors(store: SlowStore) -> None:
+    model, loss = blocks()
+    plain = trained(model, loss)
+    one, other = Offload(store=store, policy=cheap), Offload(store=store, policy=cheap)
+    x = noise(64, 64).requires_grad_()
+    with one:
+        first = loss(model)
+        with other, pytest.warns(UserWarning, match="other saved-tensor hooks"):
+            second = loss(model)
+        third = torch.nn.functional.gelu(x * 2) @ x
+    second.backward()
+    same(gradients(model), plain)
+    first.backward()
+    same(gradients(model), plain)
+    third.sum().backward()
+    assert one.counts.recomputed == 7
+    assert other.counts.recomputed == 6
+
+
+def test_manager_works_after_an_exception_in_forward(store: SlowStore) -> None:
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    model, loss = blocks()
+    plain = trained(model, loss)
+    offload = Offload(store=store, policy=cheap)
+    mode = Mode()
+
+    def fail() -> None:
+        loss(model)
+        mode.__enter__()  # and not left
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), offload:
+        fail()
+    assert _get_current_dispatch_mode_stack() == [mode]
+    mode.__exit__(None, None, None)
+    same(trained(model, loss, offload), plain)
+    assert offload.saved_tensors_alive == 0
+
+
+def test_lost_source_raises_the_error_of_a_lost_tensor() -> None:
+    def policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+        if operator is aten.addmm.default:
+            return CheckpointPolicy["MUST_CPU_OFFLOAD"]
+        return cheap(_context, operator)
+
+    if not hasattr(CheckpointPolicy, "MUST_CPU_OFFLOAD"):
+        pytest.skip("this torch has no CPU_OFFLOAD")
+    model, loss = blocks()
+    offload = Offload(store=SlowStore(failing_reads={0: 2}), policy=policy, budget=0, codec="none")
+    with offload:
+        value = loss(model)
+    with pytest.raises(ActivationLostError):
+        value.backward()
+    with pytest.raises(ActivationLostError, match="earlier backward"), offload:
+        pass
+
+
+def test_failed_recomputation_can_be_repeated(store: SlowStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastio.offload.recompute.recipe import Recipe
+
+    def fail(*_: Any) -> Any:
+        raise MemoryError("no memory for it")
+
+    model, loss = blocks()
+    plain = trained(model, loss)
+    offload = Offload(store=store, policy=cheap)
+    with offload:
+        value = loss(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(Recipe, "run", fail)
+        with pytest.raises(MemoryError):
+            value.backward(retain_graph=True)
+    for parameter in model.parameters():
+        parameter.grad = None
+    value.backward()
+    same(gradients(model), plain)
+
+
+def test_program_that_changes_moves_what_can_no_longer_be_recomputed() -> None:
+    """The second pass follows a plan that recomputes, but an operator is another one."""
+    store = DearStore()
+    x = noise(128, 128).requires_grad_()
+
+    def run(around: Any, function: Any) -> Tensor:
+        with around:
+            y = x
+            for _ in range(4):
+                y = (function(y @ x / 100) @ x) / 100
+            z = y.sum()
+        return torch.autograd.grad(z, x)[0]
+
+    offload = Offload(store=store, policy="optimal", budget=8 << 16, codec="none")
+    for function in (torch.nn.functional.gelu, torch.nn.functional.gelu, partial(torch.cumsum, dim=0)):
+        assert torch.equal(run(offload, function), run(contextlib.nullcontext(), function))
+    assert offload.counts.recomputed > 0
+    assert offload.saved_tensors_alive == 0
+
+
+def test_plan_becomes_a_policy_for_torch() -> None:
+    store = DearStore()
+    model, loss = blocks()
+    trained(model, loss, Offload(store=store, policy="fastensor", codec="none"))
+    sizes = [nbytes for op, _, nbytes in store.log if op == "write"]
+    offload = Offload(store=store, policy="optimal", budget=sum(sizes) * 2 // 3, codec="none")
+    with pytest.raises(RuntimeError, match="has not planned"):
+        offload.checkpoint_policy()
+    for _ in range(2):
+        plain = trained(model, loss, offload)
+    planned = offload.report().planned
+    assert planned is not None
+    verdicts: list[tuple[Any, CheckpointPolicy]] = []
+    policy = offload.checkpoint_policy()
+
+    def noting(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        verdicts.append((operator, policy(context, operator, *args, **kwargs)))
+        return verdicts[-1][1]
+
+    x = noise(64, 64).requires_grad_()
+    y = checkpoint(model, x, use_reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(noting))
+    y.square().mean().backward()
+    same(gradients(model), plain)
+    kept = [verdict for _, verdict in verdicts if verdict is CheckpointPolicy.MUST_SAVE]
+    assert kept
+    assert {operator for operator, verdict in verdicts if verdict is CheckpointPolicy.PREFER_RECOMPUTE} & set(CHEAP)

@@ -1,0 +1,3 @@
+"""The simulated accelerator, under the name that the tests use."""
+
+from fastio.devices.simulated import *  # noqa: F403
