@@ -34,7 +34,7 @@ def in_use() -> bool:
 
 def find(device: torch.device | str) -> Accelerator | None:
     """The accelerator of a device or a type of device; None for host memory and for kinds that fastio cannot use."""
-    return _kinds.get(_kind(device))
+    return _kinds.get(device.type if isinstance(device, torch.device) else _kind(device))
 
 
 def identity(*used: torch.device) -> str:

@@ -311,7 +311,9 @@ class Offload:
             returned = here.moves.take(operator)
             saved, new = step.saved_tensor_of(tensor, storage, touched, here.innermost)
             handle = Handle(self, saved, view, tensor)
-            saved.handles.add(HandleRef(handle, self._on_release, saved))
+            reference = HandleRef(handle, self._on_release)
+            reference.saved = saved
+            saved.handles.add(reference)
             self._saved_tensors[saved.index] = saved
             step.saved_by(operator, saved)
             if new:
@@ -338,8 +340,7 @@ class Offload:
             if pack(saved, move.view, self._codec):
                 self.counts.encoded += 1
                 self.counts.spared_bytes += saved.nbytes - saved.stored_nbytes
-            step.end_encoding()
-            step.record_encoding(saved.ordinal, saved.nbytes / saved.stored_nbytes, time.perf_counter() - began)
+            step.record_encoding(saved.ordinal, saved.nbytes / saved.stored_nbytes, began)
         limit = self._planner.room_to_write(self._threads.waiting_nbytes)
         tier = self._tiers.move_out(saved, move.placement.tier, limit, move.placement.waits)
         step.record_move_out(saved.ordinal, time.perf_counter() - began, tier)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import mmap
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 import simulated
+from fastio import devices
+from fastio.errors import RefusedError
 
 DEVICE = "simulated:0"
 MIB = 1 << 20
@@ -149,6 +152,27 @@ def test_copies_convert_and_keep_layouts(dtype: torch.dtype) -> None:
     transposed = base.to(DEVICE).t()
     assert torch.equal(transposed.cpu(), base.t())
     assert transposed.cpu().stride() == base.t().stride()
+
+
+@pytest.mark.parametrize("by_torch", [False, True])
+def test_copies_by_address_run_on_the_stream_that_is_named(by_torch: bool) -> None:
+    """``by_torch``: the way of devices without a function of their own."""
+    accelerator = devices.of(DEVICE)
+    copy = partial(devices.Accelerator.copy, accelerator) if by_torch else accelerator.copy
+    source = bytes_of(1).to(DEVICE)
+    host, back = torch.empty(4 * MIB, dtype=torch.uint8, pin_memory=True), torch.zeros_like(source)
+    simulated.configure_execution("always")
+    stream = accelerator.new_stream(source.device)
+    stream.wait_stream(accelerator.current_stream(source.device))
+    copy(stream, host.data_ptr(), source.data_ptr(), source.nbytes, True)
+    copy(stream, back.data_ptr(), host.data_ptr(), source.nbytes, False)
+    assert not stream.record_event().query()
+    accelerator.current_stream(source.device).wait_stream(stream)
+    assert torch.equal(back.cpu(), source.cpu())
+    pageable = torch.empty(4 * MIB, dtype=torch.uint8)
+    if not by_torch:
+        with pytest.raises(RefusedError, match="not registered"):
+            copy(stream, pageable.data_ptr(), source.data_ptr(), source.nbytes, True)
 
 
 def test_copies_between_devices_order_both_streams() -> None:

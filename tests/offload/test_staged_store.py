@@ -166,7 +166,7 @@ class Model(RuleBasedStateMachine):
             pass
         assert self.store.used == 0
         self.check_empty()
-        self.copies.finish()
+        self.copies.synchronize()
         assert all(torch.equal(now, then) for now, then in self.untouchable)
         self.store.close()
         self.store.close()
@@ -286,7 +286,7 @@ def test_blob_can_be_freed_and_rewritten_with_pending_copies() -> None:
     came.fill_(7)
     write(store, 0, third)
     assert torch.equal(fetch(store, 0, PAGE), third)
-    copies.finish()
+    copies.synchronize()
     assert bool((came == 7).all())
     store.free(0)
     assert store.used == 0

@@ -15,33 +15,7 @@ from fastio import devices
 from fastio.offload.autograd.trace import Trace
 
 
-class NoTimes:
-    """The compute times of a pass that is not timed: none."""
-
-    def ready(self, device: torch.device) -> None:
-        """The next activation of the forward pass is ready."""
-
-    def pause(self, device: torch.device) -> None:
-        """The host may wait from here, and queue work that is not the program's."""
-
-    def resume(self, device: torch.device) -> None:
-        """The host goes on with the program."""
-
-    def end_forward(self, device: torch.device) -> None:
-        """The forward pass ends."""
-
-    def used(self, ordinal: int, device: torch.device) -> None:
-        """Backward needs an activation. A pause begins."""
-
-    def set_forward(self, trace: Trace) -> bool:
-        """Set the times of the forward pass, once the devices have done it. Return whether there are any."""
-        return False
-
-    def set_backward(self, trace: Trace) -> None:
-        """Set the times of first uses in backward, once the devices have done it."""
-
-
-class ComputeTimes(NoTimes):
+class ComputeTimes:
     """The compute times of one forward pass and of its backward, without the pauses in which the streams had no work.
 
     Events of several devices are compared by the host's clock, which is read when a device is idle at its first event.
@@ -58,37 +32,36 @@ class ComputeTimes(NoTimes):
         self._forward_ended = 0
 
     def ready(self, device: torch.device) -> None:
-        """See :class:`NoTimes`."""
+        """The next activation of the forward pass is ready."""
         self._ready.append(self._mark(device))
 
     def pause(self, device: torch.device) -> None:
-        """See :class:`NoTimes`."""
+        """The host may wait from here, and queue work that is not the program's."""
         self._pause = self._mark(device)
 
     def resume(self, device: torch.device) -> None:
-        """See :class:`NoTimes`."""
+        """The host goes on with the program."""
         self._paused_from[self._mark(device)] = self._pause
 
     def end_forward(self, device: torch.device) -> None:
-        """See :class:`NoTimes`."""
+        """The forward pass ends."""
         self._forward_ended = self._mark(device)
 
     def used(self, ordinal: int, device: torch.device) -> None:
-        """See :class:`NoTimes`."""
+        """Backward needs an activation. A pause begins."""
         self.pause(device)
         self._used.setdefault(ordinal, self._pause)
 
-    def set_forward(self, trace: Trace) -> bool:
-        """See :class:`NoTimes`."""
+    def set_forward(self, trace: Trace) -> None:
+        """Set the times of the forward pass, once the devices have done it."""
         seconds = self._seconds()
         for ordinal, mark in enumerate(self._ready):
             ready_s = max(0.0, seconds[mark])
             trace.saved[ordinal] = trace.saved[ordinal]._replace(ready_s=ready_s)
         trace.forward_s = max(0.0, seconds[self._forward_ended])
-        return True
 
     def set_backward(self, trace: Trace) -> None:
-        """See :class:`NoTimes`."""
+        """Set the times of first uses in backward, once the devices have done it."""
         seconds = self._seconds()
         ended_s = seconds[self._forward_ended]
         trace.used_s = {ordinal: max(0.0, seconds[mark] - ended_s) for ordinal, mark in self._used.items()}

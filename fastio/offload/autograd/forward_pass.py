@@ -11,7 +11,7 @@ import torch
 
 from fastio import devices
 from fastio.memory.raw_memory import storage_bytes
-from fastio.offload.autograd.compute_times import ComputeTimes, NoTimes
+from fastio.offload.autograd.compute_times import ComputeTimes
 from fastio.offload.autograd.operators import Operator
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.autograd.trace import RECOMPUTED, SavedRecord, Trace, dominant_kind, kind_of
@@ -43,13 +43,15 @@ class ForwardPass:
         self._run = Run()
         self._waited_s = 0.0  # for moving out, including the codec
         self._stalled_s = 0.0  # for transfers only
+        self._planned: Sequence[SavedRecord] = ()  # of the profile that the pass follows, if it is timed
         self._by_bytes: dict[tuple[int, int, int], list[SavedTensor]] = {}
         self._operator: Operator | None = None  # the latest one that saved a tensor
         self._operator_saved: set[int] = set()  # ordinals that it saved
         self._operator_nbytes = 0
         self._forward_done = False
         self._device = torch.device("cpu")  # or the accelerator that the latest tensor on one is on
-        self._times = NoTimes()  # or those of an accelerator's compute
+        self._accelerator: devices.Accelerator | None = None  # of that device
+        self._times: ComputeTimes | None = None  # of an accelerator's compute, in the pass that tells it
         now = time.perf_counter()
         self.iteration = Iteration(number, now, now)
 
@@ -65,8 +67,10 @@ class ForwardPass:
         device = tensor.device
         accelerator = stream = None
         if device.type != "cpu":
-            self._device = device
-            accelerator = devices.of(device)
+            if device != self._device:
+                self._device, self._accelerator = device, devices.of(device)
+            accelerator = self._accelerator
+            assert accelerator is not None, "it was found with the device"
             stream = accelerator.current_stream(device)
             # The memory is freed before the graph is. A conjugate or negative view would record a copy.
             (storage_bytes(storage) if tensor.is_conj() or tensor.is_neg() else tensor).record_stream(stream)
@@ -85,15 +89,26 @@ class ForwardPass:
         span = span_to_save(touched, nbytes, accelerator is None)
         ordinal = len(trace.saved)
         saved = SavedTensor(self, ordinal, next(_indices), storage, span, witness_of(tensor), accelerator, stream, key)
-        trace.add(
-            SavedRecord(span.nbytes, tensor.dtype, self._elapsed() - self._waited_s), kind_of(module, tensor.dtype)
-        )
+        self._record(ordinal, span.nbytes, tensor.dtype, module)
         self.saved_tensors[ordinal] = saved
         if known is None:
             self._by_bytes[key] = [saved]
         else:
             known.append(saved)
         return saved, True
+
+    def _record(self, ordinal: int, nbytes: int, dtype: torch.dtype, module: str) -> None:
+        """Record a new saved tensor. In the steady state it is the one that the profile has at this place."""
+        trace, planned = self.trace, self._planned
+        if ordinal < len(planned):
+            record = planned[ordinal]
+            if record.nbytes == nbytes and record.dtype is dtype:
+                trace.saved.append(record)
+                return
+        if planned:
+            self._planned = ()
+            trace.end_following()
+        trace.add(SavedRecord(nbytes, dtype, self._elapsed() - self._waited_s), kind_of(module, dtype))
 
     def saved_with(self, key: tuple[int, int, int]) -> Sequence[SavedTensor]:
         """Return the saved tensors that hold bytes of this storage, version counter and version."""
@@ -111,6 +126,8 @@ class ForwardPass:
 
     def saved_by(self, operator: Operator, saved: SavedTensor) -> None:
         """Record that an operator saved these bytes: backward needs all that one operator saved at once."""
+        if self._planned:
+            return  # the profile knows
         if operator != self._operator:
             self._operator, self._operator_saved, self._operator_nbytes = operator, set(), 0
         if saved.ordinal not in self._operator_saved:
@@ -124,14 +141,20 @@ class ForwardPass:
         made = self.trace.saved
         ordinal = len(made) - 1
         profile = self._profile
+        if self._planned and profile is not None and profile.placements[ordinal].moves:
+            return profile.placements[ordinal]
         if ordinal == 0:
             profile = self._profile = self._planner.profile_for(made[0], self._device)
             if profile is not None and not profile.timed:
                 self._times = ComputeTimes()
+            elif profile is not None and profile.placements:
+                self._planned = profile.trace.saved
+                self.trace.follow(profile.trace)
         elif profile is not None and not self._diverged:
             known = profile.trace.saved
             self._diverged = ordinal >= len(known) or not made[ordinal].matches(known[ordinal])
-        self._times.ready(self._device)
+        if self._times is not None:
+            self._times.ready(self._device)
         waits = self._planner.policy == "fastensor"
         encodes = codec != "none"
         if profile is None:
@@ -160,23 +183,22 @@ class ForwardPass:
     def begin_move_out(self) -> None:
         """A saved tensor is moved out now: until :meth:`record_move_out`, the forward pass waits."""
         self._synchronize_if_timed()
-        self._times.pause(self._device)
+        if self._times is not None:
+            self._times.pause(self._device)
 
-    def end_encoding(self) -> None:
-        """The codec's work is queued."""
+    def record_encoding(self, ordinal: int, ratio: float, began_s: float) -> None:
+        """Record how many times smaller the codec made a saved tensor (1: not at all). Its work is queued."""
         self._synchronize_if_timed()
-
-    def record_encoding(self, ordinal: int, ratio: float, seconds: float) -> None:
-        """Record how many times smaller the codec made a saved tensor (1: not at all) and the seconds it took."""
         self.trace.ratio[ordinal] = ratio
-        self.trace.pack_s[ordinal] = seconds
+        self.trace.pack_s[ordinal] = time.perf_counter() - began_s
 
     def record_move_out(self, ordinal: int, seconds: float, tier: str) -> None:
         """Record that the forward pass waited ``seconds`` to move a saved tensor to a tier."""
         self._waited_s += seconds
         self.trace.transfer_s[ordinal] = seconds
         self.trace.tiers[ordinal] = tier
-        self._times.resume(self._device)
+        if self._times is not None:
+            self._times.resume(self._device)
 
     def record_stall(self, seconds: float) -> None:
         """Record that a pass waited ``seconds`` for a transfer."""
@@ -191,6 +213,8 @@ class ForwardPass:
         self._end_forward()
         if self.order is None:
             self.follow_order()
+        if self._planned:
+            self.trace.end_following()
         if not self.refused:  # failed transfers have no useful times
             self._profile = self._planner.record(self.trace, self._profile, self._diverged, self._is_accelerated)
             self._set_times()
@@ -225,7 +249,8 @@ class ForwardPass:
             self._end_forward()
         if self._run.waited:
             self._synchronize_if_timed()
-        self._times.used(ordinal, self._device)
+        if self._times is not None:
+            self._times.used(ordinal, self._device)
         self.trace.uses.append(ordinal)
         since = time.perf_counter() - self.iteration.forward_ended_s - (self._stalled_s - self._run.stalled_s)
         self.trace.used_s.setdefault(ordinal, max(0.0, since))
@@ -237,7 +262,8 @@ class ForwardPass:
     def record_served(self) -> None:
         """Record that backward has the saved tensor it needed."""
         self.iteration.backward_ended_s = time.perf_counter()
-        self._times.resume(self._device)
+        if self._times is not None:
+            self._times.resume(self._device)
 
     def forget(self, saved: SavedTensor) -> None:
         """Remove a saved tensor that the graph released. May be called again after an interrupt."""
@@ -255,9 +281,10 @@ class ForwardPass:
     def _set_times(self) -> None:
         """Give the profile the times of the forward pass on an accelerator, and let it be planned."""
         if self._profile is None:
-            self._times = NoTimes()  # it did not follow the profile
-        elif not self._profile.timed:
-            self._profile.timed = self._times.set_forward(self._profile.trace)
+            self._times = None  # it did not follow the profile
+        elif not self._profile.timed and self._times is not None:
+            self._times.set_forward(self._profile.trace)
+            self._profile.timed = True
 
     def _synchronize_if_timed(self) -> None:
         """Wait for the GPU in a pass that waits for every transfer (such as the profiled one), for correct times."""
@@ -271,7 +298,8 @@ class ForwardPass:
         """Record the end of forward: at the end of the context, or when backward begins inside it."""
         if self.iteration.backward_began_s is None:
             self._synchronize_if_timed()
-            self._times.end_forward(self._device)
+            if self._times is not None:
+                self._times.end_forward(self._device)
             elapsed = self._elapsed()
             self.iteration.forward_ended_s = self.iteration.backward_began_s = time.perf_counter()
             self.trace.forward_s = max(0.0, elapsed - self._waited_s)
@@ -287,8 +315,9 @@ class ForwardPass:
         run.actual_s = ended - self.iteration.forward_began_s
         run.backward_s = max(0.0, ended - self.iteration.forward_ended_s - (self._stalled_s - run.stalled_s))
         run.stalled_s = self._stalled_s
-        self._times.set_backward(self._profile.trace)
-        self._times = NoTimes()
+        if self._times is not None:
+            self._times.set_backward(self._profile.trace)
+            self._times = None
         if self._is_accelerated:  # the host's clock tells when work was launched
             run.forward_s = self._profile.trace.forward_s
             run.backward_s = max(self._profile.trace.used_s.values(), default=0.0)

@@ -56,7 +56,7 @@ class ReadAhead:
                     tier_of(other).unload(other)
             self._ends[step] = order.position
             taken = self._loaded_bytes()
-        elif saved.index in loaded.tensors and not order.is_used_before(
+        elif saved.index in loaded.tensors and not order.comes_before(
             saved.ordinal, max(self._ends[step], order.position + 1)
         ):
             # The very next tensor stays, whatever the room: two nodes in a row often use the same one.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import weakref
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -193,18 +192,10 @@ class SavedTensor:
 
 
 class HandleRef(weakref.ref[Any]):
-    """A weak reference to a handle that a graph holds; calls ``callback`` when the handle is gone."""
+    """A weak reference to a handle that a graph holds."""
 
     __slots__ = ("saved",)
     saved: SavedTensor
-
-    def __new__(cls, handle: Any, callback: Callable[[Any], None], saved: SavedTensor) -> HandleRef:
-        made = super().__new__(cls, handle, callback)
-        made.saved = saved
-        return made
-
-    def __init__(self, handle: Any, callback: Callable[[Any], None], saved: SavedTensor) -> None:
-        pass  # weakref.ref.__init__ takes only two arguments
 
 
 def under_its_stream(saved: SavedTensor) -> contextlib.AbstractContextManager[Any]:

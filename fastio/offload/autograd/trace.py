@@ -64,6 +64,16 @@ class Trace:
         self.ratio.append(1.0)
         self.tiers.append("")
 
+    def follow(self, other: Trace) -> None:
+        """Take over what another pass with the same saved tensors knew, for those to come too."""
+        self.kinds, self.transfer_s, self.pack_s = list(other.kinds), list(other.transfer_s), list(other.pack_s)
+        self.ratio, self.tiers, self.working_set = list(other.ratio), list(other.tiers), other.working_set
+
+    def end_following(self) -> None:
+        """Forget the saved tensors that were to come."""
+        for known in (self.kinds, self.transfer_s, self.pack_s, self.ratio, self.tiers):
+            del known[len(self.saved) :]
+
     def activations(self, hosted: Collection[int] = ()) -> list[ActivationProfile]:
         """Return the planner's input if the ``hosted`` tensors go to host memory and all others to the disk.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections import defaultdict
 from collections.abc import Sequence
 
 
@@ -14,13 +12,6 @@ class Order:
         self.uses = uses
         self.position = 0  # of the next use
 
-    @functools.cached_property
-    def _places(self) -> dict[int, list[int]]:
-        places: dict[int, list[int]] = defaultdict(list)
-        for place, ordinal in enumerate(self.uses):
-            places[ordinal].append(place)
-        return places
-
     def used(self, ordinal: int) -> bool:
         """Move behind the next use of this activation, or behind its first use in a second backward.
 
@@ -30,16 +21,11 @@ class Order:
         if position < len(self.uses) and self.uses[position] == ordinal:
             self.position = position + 1
             return True
-        places = self._places.get(ordinal)
+        places = [place for place, used in enumerate(self.uses) if used == ordinal]
         if places:
             self.position = 1 + next((place for place in places if place >= position), places[0])
         return False
 
     def comes_before(self, ordinal: int, end: int) -> bool:
         """Return whether an activation is used next at a place before ``end``."""
-        return any(self.position <= place < end for place in self._places.get(ordinal, ()))
-
-    def is_used_before(self, ordinal: int, end: int) -> bool:
-        """Return whether an activation that was used is used again, at a place before ``end``."""
-        places = self._places.get(ordinal, ())
-        return len(places) > 1 and any(self.position <= place < end for place in places)
+        return ordinal in self.uses[self.position : end]

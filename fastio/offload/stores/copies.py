@@ -13,6 +13,7 @@ No ``record_stream`` here: the caller keeps both memories until the copy is done
 
 from __future__ import annotations
 
+import contextlib
 from typing import NamedTuple, Protocol
 
 import torch
@@ -53,6 +54,9 @@ class Copies(Protocol):
     def back(self, host: int, target: Target) -> Copy:
         """Begin to copy host memory at ``host`` to all of the target."""
 
+    def synchronize(self) -> None:
+        """Wait for all copies, whose errors do not matter."""
+
 
 class _CompletedCopy:
     """A copy that was done when it was begun."""
@@ -77,6 +81,7 @@ class DeviceCopies:
         self.pin_for: Accelerator | None = accelerator
         self._accelerator = accelerator
         self._staging = accelerator.bytes_at if within else host_bytes
+        self._devices: set[torch.device] = set()  # that there were copies of
 
     def out(self, address: int, host: int, nbytes: int) -> Copy:
         """See :class:`Copies`."""
@@ -103,8 +108,16 @@ class DeviceCopies:
             destination = self._accelerator.bytes_at(target.address, target.nbytes)
             return self._copy(destination, self._staging(host, target.nbytes), False, target.fence)
 
+    def synchronize(self) -> None:
+        """See :class:`Copies`."""
+        with contextlib.suppress(RuntimeError):
+            for device in self._devices:
+                for to_host in (True, False):
+                    self._accelerator.copy_stream(device, to_host).synchronize()
+
     def _copy(self, destination: torch.Tensor, source: torch.Tensor, to_host: bool, fence: Event) -> Copy:
         device = source.device if to_host else destination.device
+        self._devices.add(device)
         stream = self._accelerator.copy_stream(device, to_host)
         stream.wait_event(fence)
         with self._accelerator.under(stream):

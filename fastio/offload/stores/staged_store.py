@@ -90,7 +90,6 @@ class StagedStore:
         blob = _Blob(nbytes)
         block = self._block(nbytes)
         self._start(index, blob, block, self._writing(index, blob, block, address), reads=False)
-        self._blobs[index] = blob
 
     def read(self, index: int, address: int, nbytes: int) -> None:
         """Begin to read a blob's first ``nbytes``, after its pending command.
@@ -230,9 +229,17 @@ class StagedStore:
 
     def _start(self, index: int, blob: _Blob, block: int, steps: Iterator[Copy | _Command], reads: bool) -> None:
         try:
-            self._moves[index] = _Move(blob, block, steps, next(steps), reads)
+            current = next(steps)
+            self._blobs[index] = blob
+            self._moves[index] = _Move(blob, block, steps, current, reads)
         except _STORE_ERRORS:
             self._slab.free(block)
+            raise
+        except BaseException:  # an interrupt may come after a copy was issued, which uses the caller's memory
+            self._copies.synchronize()
+            self._moves.pop(index, None)
+            if not blob.stored:  # no command of the store uses the block
+                self._slab.free(block)
             raise
 
     def _advance(self, index: int, wait: bool = False, step: bool = False) -> bool:
@@ -275,6 +282,7 @@ class StagedStore:
         except BaseException:  # such as an interrupt, before or after the device began to use the block
             move.blob.error = FastIOError(f"index {index}: its transfer was interrupted")
             del self._moves[index]  # the block is never reused
+            self._copies.synchronize()
             raise
         return True
 
