@@ -16,6 +16,7 @@ from fastio.offload.simulation.write_behind import Move, predict
 
 CHANNELS = ("write", "read", "host write", "host read")  # the first two are those of the disk
 _REMEMBERED = 8  # iterations
+_SLOWER = 4
 _DECISIVE = 0.2  # share of a channel's busy time that compute waited for: above it, the channel ran at full bandwidth
 
 
@@ -62,13 +63,13 @@ class History:
     def paces(self) -> tuple[float, float] | None:
         """Return the seconds per byte of writes to host memory and to the disk; None while the first is not known.
 
-        A disk that was not used yet is taken to be as fast as host memory ever was, so that it is tried when host
-        memory is slow.
+        A disk that was not used yet is taken to be slower than host memory at its best by ``_SLOWER``, so that it is
+        tried when host memory is slow.
         """
         host = self._bandwidth.get("host write")
         if not host:
             return None
-        return 1 / host, 1 / self._bandwidth.get("write", self._best["host write"])
+        return 1 / host, 1 / self._bandwidth.get("write", self._best["host write"] / _SLOWER)
 
     @property
     def has_ended(self) -> bool:

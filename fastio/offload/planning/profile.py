@@ -201,7 +201,7 @@ class Profile:
             return settings.host_budget
         stored = self.trace.stored()
         leaving = sum(stored[i] for i in self.selected)
-        room = host_room(leaving, settings.host_budget, self.trace.forward_s, *paces)
+        room = host_room(leaving, settings.host_budget, *paces)
         # One of them at least goes there, so that its speed is known.
         return max(room, min(settings.host_budget, int(max(stored, default=0))))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 _PAGE = 4096  # host memory is allocated in whole pages
@@ -29,15 +28,15 @@ def soonest(nbytes: Sequence[float], order: Iterable[int], room: int) -> frozens
     return frozenset(kept)
 
 
-def host_room(nbytes: float, host_budget: int, forward_s: float, host_pace: float, disk_pace: float) -> int:
+def host_room(nbytes: float, host_budget: int, host_pace: float, disk_pace: float) -> int:
     """Return how many of ``nbytes`` go to host memory, which has room for ``host_budget``; the disk gets the others.
 
-    The paces are seconds per byte, as measured beside whatever else uses the memory and the disk. Host memory gets what
-    its copies hide behind the forward pass, or, where that is less, the part with which both are done at once.
+    The paces are seconds per byte, as measured beside whatever else uses the memory and the disk. Host memory gets all
+    that it has room for, unless it is the slower one: then the part with which both are done at once.
     """
-    hiding = forward_s / host_pace if host_pace else math.inf
-    together = nbytes * disk_pace / (host_pace + disk_pace) if host_pace or disk_pace else math.inf
-    return int(min(host_budget, max(hiding, together)))
+    if host_pace <= disk_pace:
+        return host_budget
+    return int(min(host_budget, nbytes * disk_pace / (host_pace + disk_pace)))
 
 
 def least_worth_moving(nbytes: Iterable[int], budget: int | None) -> int:
