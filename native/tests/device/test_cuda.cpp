@@ -93,6 +93,11 @@ void test_a_copy_on_a_stream_of_others() {
         refused = true;
     }
     CHECK(refused, "a copy on no stream");
+    of_driver<int(void*)>("cuCtxPushCurrent_v2")(context);
+    of_driver<int(void*)>("cuStreamDestroy_v2")(stream);
+    of_driver<int(void**)>("cuCtxPopCurrent_v2")(&context);
+    of_driver<int(int)>("cuDevicePrimaryCtxRelease_v2")(1);
+    CHECK(alive() == 0, "%d streams, events and contexts are left", alive());
 }
 
 }  // namespace
