@@ -106,7 +106,8 @@ def test_copies_that_wait_for_nothing_are_found(
     offload.close()
 
 
-def _without_fence(self: Any, destination: Any, source: Any, stream: Any, fence: Any) -> Any:
+def _without_fence(self: Any, destination: Any, source: Any, to_host: bool, fence: Any) -> Any:
+    stream = self._accelerator.copy_stream((source if to_host else destination).device, to_host)
     with self._accelerator.under(stream):
         destination.copy_(source, non_blocking=True)
     return copies._StreamCopy(stream.record_event())
