@@ -236,12 +236,12 @@ class Offload:
     def checkpoint_policy(self) -> PlannedPolicy:
         """Return the plan as a policy for one call of ``torch.utils.checkpoint.create_selective_checkpoint_contexts``.
 
-        Raises RuntimeError if nothing is planned: only "optimal" with a budget notes operators.
+        Raises RuntimeError if nothing is planned: only "optimal" plans with operators.
         """
         profile = self._planner.latest
         if self._recomputation is None or profile is None or not profile.planned:
             raise RuntimeError(
-                "this Offload has not planned which operators to recompute: use policy='optimal' with a budget, run a "
+                "this Offload has not planned which operators to recompute: use policy='optimal', run a "
                 "forward and a backward pass, and enter it once more"
             )
         return PlannedPolicy(profile)

@@ -147,8 +147,9 @@ def test_optimal_recomputes_what_is_cheaper_than_moving(name: str) -> None:
     assert not store.blobs
 
 
-def test_optimal_without_a_budget_records_no_operators(store: SlowStore) -> None:
-    offload = Offload(store=store, policy="optimal")
+@pytest.mark.parametrize("policy", ["all", "flashneuron", "fastensor", "vdnn-all"])
+def test_policies_that_recompute_nothing_record_no_operators(policy: str, store: SlowStore) -> None:
+    offload = Offload(store=store, policy=policy)
     with offload:
         assert _get_current_dispatch_mode_stack() == []
 
