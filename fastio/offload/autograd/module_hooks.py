@@ -76,7 +76,7 @@ class ModuleHooks:
             if not self._removable:
                 self._removable.append(register_module_forward_pre_hook(self._enter))
                 self._removable.append(register_module_forward_hook(self._leave, always_call=True))
-        here.hooks.push(here.pack, hooks.unpack)
+        here.hooks.push(here.pack, here.unpack)
 
     def remove(self, here: ThreadPass) -> None:
         """Remove this thread's hooks, also after an exception in the middle of a forward."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from fastio.offload.autograd import hooks
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import PushedHooks
 from fastio.offload.autograd.operators import PendingMoves
@@ -25,6 +26,7 @@ class ThreadPass:
         self.modules: list[str] = []  # the classes of the modules that run, the innermost last
         self.hooks = PushedHooks()
         self.pack: Any = None  # the pack hook, which only this thread has
+        self.unpack: Any = hooks.unpack
 
     @property
     def innermost(self) -> str:

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import torch
 
+from fastio.offload.autograd import hooks
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor
@@ -34,6 +35,7 @@ from fastio.offload.stores.loaded import Loaded
 _DEEPEST = 8  # recomputations that one use may take under a policy of operators
 
 Pack = Callable[[torch.Tensor], Kept | Handle]
+Unpack = Callable[[Kept | Handle], torch.Tensor]
 
 
 class Manager(Protocol):
@@ -66,8 +68,8 @@ class Recomputation:
             found.judge = None if self._policy is None else self._policy.judge
         return found
 
-    def begin_pass(self, pack: Pack) -> Pack:
-        """Begin to record, in this thread, without the lock. Return a pack hook that is not recorded."""
+    def begin_pass(self, pack: Pack) -> tuple[Pack, Unpack]:
+        """Begin to record, in this thread, without the lock. Return hooks that are not recorded."""
         recorder = self._recorder
 
         @functools.wraps(pack)  # other hooks' warnings name it
@@ -78,8 +80,13 @@ class Recomputation:
             finally:
                 recorder.paused = False
 
+        def unpack(packed: Kept | Handle) -> torch.Tensor:
+            if torch._C._current_graph_task_id() != -1:
+                recorder.suspend()
+            return hooks.unpack(packed)
+
         recorder.install()
-        return unrecorded
+        return unrecorded, unpack
 
     def end_pass(self) -> None:
         """End that, also after an exception. May be called again. Without the lock."""

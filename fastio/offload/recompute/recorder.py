@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
+from torch._C import _pop_torch_dispatch_stack, _push_on_torch_dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from fastio.offload.autograd.version_counters import counter_of
@@ -56,6 +57,19 @@ class Recorder(TorchDispatchMode):
         self._made.clear()
         self._writers.clear()
         self._calls.clear()
+
+    def suspend(self) -> None:
+        """Leave this thread's stack of modes, which the engine of autograd sets again for the next node of backward.
+
+        Some of torch's formulas ask whether any mode is active, and compute otherwise: their bits would be others.
+        """
+        above: list[Any] = []
+        while any(mode is self for mode in _get_current_dispatch_mode_stack()):
+            top = _pop_torch_dispatch_stack(None)
+            if top is not self:
+                above.append(top)
+        for mode in reversed(above):
+            _push_on_torch_dispatch_stack(mode)
 
     def made(self, key: Key) -> tuple[Call, int, Any] | None:
         """Return the operator that made these bytes, the index of its output and its verdict; None if unknown."""
