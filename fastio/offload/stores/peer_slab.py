@@ -98,11 +98,16 @@ def open_window(accelerator: Accelerator, address: int, nbytes: int) -> Window:
 
 
 def open_peer_slab(
-    nbytes: int, store: Any, accelerator: Accelerator, device: torch.device
+    nbytes: int, most: int, store: Any, accelerator: Accelerator, device: torch.device
 ) -> tuple[PeerSlab | None, Route]:
-    """Return a slab whose blocks the store reaches on the device; None if it reaches none. The route says why."""
+    """Return a slab whose blocks the store reaches on the device; None if it reaches none, or ``most`` is less.
+
+    The route says why.
+    """
     refusal = getattr(store, "peer_refusal", "this store takes no device memory: use a BlockStore on vfio: or spdk:")
-    if not refusal:
+    if not refusal and nbytes > most:
+        refusal = f"one saved tensor has {nbytes} bytes, and {device} has room for {most} on their way: make it smaller"
+    elif not refusal:
         try:
             slab = PeerSlab(nbytes, store, accelerator, device)
             how = f"between {device} and {store.driver}: through {nbytes} bytes of the device"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Collection, Iterator
 from functools import partial
 from types import SimpleNamespace
@@ -23,6 +24,8 @@ from fastio.offload.stores.peer_slab import Route, open_peer_slab
 from fastio.offload.stores.staged_store import StagedStore
 from fastio.offload.stores.tiers import Store
 
+_PEER_SHARE = 32  # at most this part of a device's memory is a slab for its disks, beyond the budget
+
 
 class TierSet:
     """Makes tiers when tensors of a device type first appear.
@@ -42,14 +45,14 @@ class TierSet:
         self._window = self._transit = 0
         self.disks: dict[str, DiskTier] = {}
         self._hosts: dict[str, HostTier] = {}
-        self._staged: list[StagedStore] = []
+        self._staged: list[tuple[StagedStore, int]] = []  # with the most bytes of their slabs
 
     def begin_pass(self, window: int, transit: int) -> None:
         """Begin a pass in which ``window`` bytes may wait for their write, and ``transit`` be written and read."""
         self._window, self._transit = window, transit
         self.loaded.recount()
-        for staged in self._staged:
-            staged.reserve(transit)
+        for staged, most in self._staged:
+            staged.reserve(min(transit, most))
         for host in self._hosts.values():
             host.begin_pass()
         for disk in self.disks.values():
@@ -100,7 +103,7 @@ class TierSet:
     def close(self) -> None:
         """Wait for pending transfers, free the memory, and close the store if it was opened for this manager."""
         self.unload_all()
-        for staged in self._staged:
+        for staged, _ in self._staged:
             staged.close()
         for host in self._hosts.values():
             host.close()
@@ -139,12 +142,14 @@ class TierSet:
         if getattr(self.store, "takes_devices", False):
             self._counts.routes[str(saved.device)] = Route("tools", "each by the tool that is chosen for its size")
             return _on_device(self.store, saved.device)
-        nbytes = max(self._transit, saved.stored_nbytes)
-        slab, route = open_peer_slab(nbytes, self.store, accelerator, saved.device)
+        limit = accelerator.memory_limit(saved.device)
+        most = sys.maxsize if limit is None else limit // _PEER_SHARE
+        nbytes = max(min(self._transit, most), saved.stored_nbytes)
+        slab, route = open_peer_slab(nbytes, most, self.store, accelerator, saved.device)
         self._counts.routes[str(saved.device)] = route
         copies = DeviceCopies(accelerator, within=slab is not None)
         staged = StagedStore(self.store, copies, self._transit, slab)
-        self._staged.append(staged)
+        self._staged.append((staged, sys.maxsize if slab is None else max(most, nbytes)))
         return staged
 
 
