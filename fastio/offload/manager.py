@@ -109,7 +109,7 @@ class Offload:
         self._saved_tensors: dict[int, SavedTensor] = {}  # that graphs hold, by index
         self._ahead = ReadAhead(self._planner, self._tiers)
         self._recomputation: Recomputation | None = None
-        if operators is not None or policy == "optimal":
+        if operators is not None or policy == "joint":
             self._recomputation = Recomputation(self, self._tiers.loaded, operators)
         self._numbers = itertools.count(1)  # of forward passes
         self._threads = ModuleHooks(model)
@@ -236,12 +236,12 @@ class Offload:
     def checkpoint_policy(self) -> PlannedPolicy:
         """Return the plan as a policy for one call of ``torch.utils.checkpoint.create_selective_checkpoint_contexts``.
 
-        Raises RuntimeError if nothing is planned: only "optimal" plans with operators.
+        Raises RuntimeError if nothing is planned: only "joint" plans with operators.
         """
         profile = self._planner.latest
         if self._recomputation is None or profile is None or not profile.planned:
             raise RuntimeError(
-                "this Offload has not planned which operators to recompute: use policy='optimal', run a "
+                "this Offload has not planned which operators to recompute: use policy='joint', run a "
                 "forward and a backward pass, and enter it once more"
             )
         return PlannedPolicy(profile)

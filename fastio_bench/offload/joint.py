@@ -97,7 +97,7 @@ def measure(size: Size, rounds: int) -> list[Way]:
             stack.callback(made.close)
             return made
 
-        managers = {JOINT: offload("optimal"), MOVING: offload(moving_alone)}
+        managers = {JOINT: offload("joint"), MOVING: offload(moving_alone)}
         ways: dict[str, Around] = {PLAIN: nullcontext, CHECKPOINT: nullcontext}
         for way, manager in managers.items():
             ways[way] = partial(_itself, manager)

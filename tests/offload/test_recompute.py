@@ -130,7 +130,7 @@ def test_optimal_recomputes_what_is_cheaper_than_moving(name: str) -> None:
     model, loss = MODELS[name]()
     trained(model, loss, Offload(store=store, policy="fastensor", codec="none"))
     sizes = [nbytes for op, _, nbytes in store.log if op == "write"]
-    offload = Offload(store=store, policy="optimal", budget=max(*sizes, sum(sizes) // 2), codec="none")
+    offload = Offload(store=store, policy="joint", budget=max(*sizes, sum(sizes) // 2), codec="none")
     for _ in range(3):
         plain = trained(model, loss)
         same(trained(model, loss, offload), plain)
@@ -528,7 +528,7 @@ def test_program_that_changes_moves_what_can_no_longer_be_recomputed() -> None:
             z = y.sum()
         return torch.autograd.grad(z, x)[0]
 
-    offload = Offload(store=store, policy="optimal", budget=8 << 16, codec="none")
+    offload = Offload(store=store, policy="joint", budget=8 << 16, codec="none")
     for function in (torch.nn.functional.gelu, torch.nn.functional.gelu, partial(torch.cumsum, dim=0)):
         assert torch.equal(run(offload, function), run(contextlib.nullcontext(), function))
     assert offload.counts.recomputed > 0
@@ -540,7 +540,7 @@ def test_plan_becomes_a_policy_for_torch() -> None:
     model, loss = blocks()
     trained(model, loss, Offload(store=store, policy="fastensor", codec="none"))
     sizes = [nbytes for op, _, nbytes in store.log if op == "write"]
-    offload = Offload(store=store, policy="optimal", budget=sum(sizes) * 2 // 3, codec="none")
+    offload = Offload(store=store, policy="joint", budget=sum(sizes) * 2 // 3, codec="none")
     with pytest.raises(RuntimeError, match="has not planned"):
         offload.checkpoint_policy()
     for _ in range(2):
@@ -564,7 +564,7 @@ def test_plan_becomes_a_policy_for_torch() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("settings", [{"policy": always}, {"policy": "optimal", "budget": "512KiB"}])
+@pytest.mark.parametrize("settings", [{"policy": always}, {"policy": "joint", "budget": "512KiB"}])
 def test_training_on_a_device_gives_the_plain_gradients(settings: dict[str, Any]) -> None:
     model, _ = attention()
     model.to(DEVICE)

@@ -479,7 +479,7 @@ def test_checkpoints_are_complete_after_interrupts(tmp_path: Path, options: dict
         ("all", {}),
         ("flashneuron", {"budget": "2MiB", "host_budget": "1MiB"}),
         ("optimal", {}),
-        ("optimal", {"budget": "2MiB"}),
+        ("joint", {"budget": "2MiB"}),
         ("fastensor", {}),
     ],
 )

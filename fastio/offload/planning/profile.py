@@ -19,7 +19,7 @@ from fastio.offload.simulation.timeline import Timeline
 UNPLANNED = ("all", "fastensor")  # policies that need no profile
 _CHANGED = 8  # tensors go to another tier if the room for them on the host changed by more than an eighth
 _TRIED_ROOMS = 3
-_BY_NEED = ("flashneuron", "optimal")  # without a budget, they select as if nothing could stay
+_BY_NEED = ("flashneuron", "optimal", "joint")  # without a budget, they select as if nothing could stay
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Profile:
             need = sum(sizes) - max(settings.budget - moving, 0)
         elif settings.policy in _BY_NEED:
             need = sum(sizes) - sum(sizes[i] for i in kept)
-        if settings.policy == "optimal" and settings.budget is not None and trace.recomputable and need > 0:
+        if settings.policy == "joint" and settings.budget is not None and trace.recomputable and need > 0:
             choice = self._choose_jointly(self._step(trace, activations), need)
             self.schedule = schedule_of(activations, choice.moved, trace.forward_s, choice.recomputed)
         else:

@@ -105,8 +105,8 @@ def open_peer_slab(
     The route says why.
     """
     refusal = getattr(store, "peer_refusal", "this store takes no device memory: use a BlockStore on vfio: or spdk:")
-    if not refusal and nbytes > most:
-        refusal = f"one saved tensor has {nbytes} bytes, and {device} has room for {most} on their way: make it smaller"
+    if not refusal and most < max(nbytes, _LEAST):
+        refusal = f"{device} has room for {most} bytes on their way, and {max(nbytes, _LEAST)} are needed"
     elif not refusal:
         try:
             slab = PeerSlab(nbytes, store, accelerator, device)
@@ -117,5 +117,6 @@ def open_peer_slab(
     return None, Route("pinned", f"through host memory: {refusal}")
 
 
+_LEAST = 16 << 20  # bytes: less is not worth the gap that it makes in the memory of a small device
 _CURE = "fastio-bench doctor lists what a window into the GPU's memory needs"
 _DRIVER_CURE = "name the disk by vfio: or spdk:, or store files by GPUDirect Storage: store=ToolStore(folder, 'gds')"

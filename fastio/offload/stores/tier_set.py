@@ -45,6 +45,7 @@ class TierSet:
         self._window = self._transit = 0
         self.disks: dict[str, DiskTier] = {}
         self._hosts: dict[str, HostTier] = {}
+        self._slab_limits: dict[str, int] = {}  # by device: the most bytes of a slab in its memory
         self._staged: list[tuple[StagedStore, int]] = []  # with the most bytes of their slabs
 
     def begin_pass(self, window: int, transit: int) -> None:
@@ -132,24 +133,28 @@ class TierSet:
 
     def _disk(self, saved: SavedTensor) -> DiskTier:
         name = str(saved.device)
+        if saved.stored_nbytes > self._slab_limits.get(name, sys.maxsize):
+            name += ", what is larger than its slab"
         disk = self.disks.get(name)
         if disk is None:
-            store = self.store if saved.accelerator is None else self._staged_for(saved, saved.accelerator)
+            store = self.store if saved.accelerator is None else self._staged_for(saved, saved.accelerator, name)
             disk = self.disks[name] = DiskTier(DISK, store, self._counts, self.loaded, self._window)
         return disk
 
-    def _staged_for(self, saved: SavedTensor, accelerator: devices.Accelerator) -> Any:
+    def _staged_for(self, saved: SavedTensor, accelerator: devices.Accelerator, name: str) -> Any:
         if getattr(self.store, "takes_devices", False):
-            self._counts.routes[str(saved.device)] = Route("tools", "each by the tool that is chosen for its size")
+            self._counts.routes[name] = Route("tools", "each by the tool that is chosen for its size")
             return _on_device(self.store, saved.device)
         limit = accelerator.memory_limit(saved.device)
         most = sys.maxsize if limit is None else limit // _PEER_SHARE
         nbytes = max(min(self._transit, most), saved.stored_nbytes)
         slab, route = open_peer_slab(nbytes, most, self.store, accelerator, saved.device)
-        self._counts.routes[str(saved.device)] = route
+        self._counts.routes[name] = route
+        if slab is not None:
+            self._slab_limits[name] = most
         copies = DeviceCopies(accelerator, within=slab is not None)
         staged = StagedStore(self.store, copies, self._transit, slab)
-        self._staged.append((staged, sys.maxsize if slab is None else max(most, nbytes)))
+        self._staged.append((staged, sys.maxsize if slab is None else most))
         return staged
 
 
