@@ -251,7 +251,6 @@ while interrupts.came < 60:
         assert all(map(torch.equal, expected, gradients())), "other gradients"
 gc.collect()
 assert not [what for what in lost if "StorageWeakRef" not in what], lost  # StorageWeakRef is torch's
-assert only_one_thread()
 assert stayed < 3 and remade < 5, (stayed, remade)
 step()
 assert top(True) is None, "hooks stayed"
@@ -262,6 +261,7 @@ while (stats := offload.report().store) is not None and stats.bytes_used:  # the
     with offload:
         pass
 offload.close()
+assert only_one_thread()
 print(len(descriptors()) - len(before))
 """
 

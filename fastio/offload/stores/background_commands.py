@@ -67,9 +67,10 @@ class BackgroundCommands:
         if len(self._threads) < self._most and self._lock.acquire(blocking=False):
             try:
                 thread = WorkThread(_worker(self._tickets, self._queues))
+                self._threads.append(thread)  # first: an interrupt must not leave a thread that nobody ends
                 thread.start()
-                self._threads.append(thread)
             except NoThreadError:
+                self._threads.pop()
                 self._most = len(self._threads)
             finally:
                 self._lock.release()
