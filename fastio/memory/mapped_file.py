@@ -37,7 +37,7 @@ class MappedFile:
     def storage(self, region: Region) -> torch.UntypedStorage:
         """The storage of a region, over the mapped pages."""
         part: torch.UntypedStorage = self._whole[region.offset : region.offset + region.nbytes]
-        if self._aligned or may_hold_any(region.offset):
+        if self._aligned or may_hold_any(region.offset) or not region.nbytes:  # torch shares empty ones by address
             return part
         self.copied += 1
         copy: torch.UntypedStorage = part.clone()

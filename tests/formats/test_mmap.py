@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import mmap
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,23 @@ def test_safetensors_of_others_that_are_not_aligned(tmp_path: Path) -> None:
     assert same(found, {"x": torch.arange(3.0)})
     assert found["x"].data_ptr() % 4 == 0
     assert any("copied: 1 storages" in note for note in transfer.fallbacks)
+
+
+def test_empty_tensors_share_their_storage_as_in_torch(tmp_path: Path) -> None:
+    """Also where the records of an archive by another program are not aligned, and others are copied."""
+    tensor = torch.empty((3, 0), dtype=torch.int32)
+    path = tmp_path / "a.pt"
+    torch.save({"one": tensor, "other": tensor.view(3, 0), "full": torch.ones(3)}, path)
+    with zipfile.ZipFile(path) as good, zipfile.ZipFile(tmp_path / "b.pt", "w") as moved:
+        for number, name in enumerate(good.namelist()):
+            info = zipfile.ZipInfo(name)
+            info.extra = b"FB" + (number % 7).to_bytes(2, "little") + bytes(number % 7)
+            moved.writestr(info, good.read(name))
+    for each in path, tmp_path / "b.pt":
+        for load in torch.load, fastio.load:
+            found = load(each, mmap=True)
+            assert found["one"].untyped_storage()._cdata == found["other"].untyped_storage()._cdata
+            assert torch.equal(found["full"], torch.ones(3))
 
 
 @pytest.mark.parametrize("suffix", ["pt", "safetensors", "npy"])
