@@ -139,6 +139,8 @@ class Planner:
                 continue
             if profile.history.bandwidth if self.policy == "all" else self.policy not in UNPLANNED:
                 profile.plan(self._settings_of(profile), self._window_of(profile))
+                if self.policy in _STATIC and not profile.selected:
+                    self._warn_of_nothing()
 
     def profile_for(self, first: SavedRecord, device: torch.device | None = None) -> Profile | None:
         """Return the profile that a pass with this first activation follows; None if the pass is to be profiled."""
@@ -210,6 +212,15 @@ class Planner:
                 UserWarning,
                 stacklevel=3,  # the code around the with statement
             )
+
+    def _warn_of_nothing(self) -> None:
+        layers = "convolution" if self.policy == "vdnn-conv" else "convolution and pooling"
+        warnings.warn(
+            f"policy {self.policy!r} moves what {layers} modules save, and this forward pass has none: nothing is "
+            f"moved. Use policy 'flashneuron' or 'all'",
+            UserWarning,
+            stacklevel=4,  # the code around the with statement
+        )
 
     def _remember(self, key: Key, trace: Trace, profile: Profile | None) -> Profile | None:
         self._profiles[key] = profile
