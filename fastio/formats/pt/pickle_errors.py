@@ -14,7 +14,7 @@ from fastio.errors import CorruptFileError, FastIOError, shortened
 from fastio.runtime.handled_errors import HandledErrors
 
 _OPCODES = (EOFError, IndexError, KeyError, UnicodeDecodeError, OverflowError, struct.error)
-_CALLS = (AttributeError, TypeError, ValueError, AssertionError)  # also those of a class that was changed
+_CALLS = (TypeError, ValueError, AssertionError)  # also those of a class that was changed
 _UNPICKLERS = ("torch", "fastio", "pickle", "collections")
 
 

@@ -32,7 +32,7 @@ from faults import mutations
 # Errors of the libraries for damaged files, which fastio passes on: what weights_only refuses, tensors that do not fit
 # their storage, and (in the legacy format, which torch assumes for unknown bytes) a string length larger than memory.
 FOREIGN_ERRORS: dict[str, tuple[type[Exception], ...]] = {
-    "pt": (pickle.UnpicklingError, RuntimeError, MemoryError),
+    "pt": (pickle.UnpicklingError, RuntimeError, AttributeError, MemoryError),
     "safetensors": (safetensors.SafetensorError,),
     "npy": (ValueError, EOFError),
 }
