@@ -1,7 +1,7 @@
 """Activation offload: moves what backward needs to host memory or an SSD during forward, and back in time.
 
 The parts can be used alone: the planners (:func:`plan`), the codecs (:func:`encode`, :func:`decode`), the block store
-(:class:`BlockStore`) and the two-ended :class:`Arena`.
+(:class:`BlockStore`), the store of files (:class:`ToolStore`) and the two-ended :class:`Arena`.
 """
 
 from fastio.offload.codecs.encoding import Encoded, decode, encode, is_exact
@@ -11,6 +11,7 @@ from fastio.offload.simulation.timeline import Timeline, simulate
 from fastio.offload.stores.arena import Arena
 from fastio.offload.stores.block_store import BlockStore
 from fastio.offload.stores.tiers import ActivationLostError
+from fastio.offload.stores.tool_store import ToolStore
 
 __all__ = [
     "ActivationLostError",
@@ -22,6 +23,7 @@ __all__ = [
     "Offload",
     "Schedule",
     "Timeline",
+    "ToolStore",
     "decode",
     "encode",
     "is_exact",

@@ -239,7 +239,7 @@ class Offload:
         Raises RuntimeError if nothing is planned: only "joint" plans with operators.
         """
         profile = self._planner.latest
-        if self._recomputation is None or profile is None or not profile.planned:
+        if self._planner.policy != "joint" or profile is None or not profile.planned:
             raise RuntimeError(
                 "this Offload has not planned which operators to recompute: use policy='joint', run a "
                 "forward and a backward pass, and enter it once more"
@@ -356,11 +356,7 @@ class Offload:
             self.counts.handed_back += 1
             return found
         try:
-            try:
-                tier_of(saved).bring(saved)
-            except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error):
-                    raise
+            if not self._bring(saved):
                 self._tiers.unload_all()
                 tier_of(saved).bring(saved)
         except ActivationLostError as error:
@@ -369,6 +365,17 @@ class Offload:
         found = saved.in_memory()
         assert found is not None, "the bytes were read just now"
         return found
+
+    def _bring(self, saved: SavedTensor) -> bool:
+        """Bring a tensor back. False if there is no memory for it: the error, whose frames hold tensors, is gone."""
+        try:
+            tier_of(saved).bring(saved)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            self._planner.answer_out_of_memory()
+            return False
+        return True
 
     def _in_memory(self, saved: SavedTensor) -> tuple[torch.UntypedStorage, int] | None:
         found = saved.in_memory()

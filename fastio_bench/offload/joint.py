@@ -18,7 +18,6 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
 import fastio
 from fastio.offload.planning.joint import joint
-from fastio.offload.planning.optimal import optimal
 from fastio.offload.planning.profile import Profile
 from fastio.offload.recompute.checkpoint_policy import PlannedPolicy
 from fastio_bench.offload.modelled_disk import ModelledDisk
@@ -77,11 +76,6 @@ class RecomputingAlone:
         return self._policy(context, operator, *args, **kwargs)
 
 
-def moving_alone(activations: Any, need_bytes: int, forward_s: float) -> tuple[int, ...]:
-    """The policy "optimal" as a function, under which nothing is recomputed."""
-    return optimal(activations, need_bytes, forward_s)
-
-
 def measure(size: Size, rounds: int) -> list[Way]:
     """Train ``rounds`` interleaved steps by each way."""
     training = make(size.architecture, size.batch, size.depth, size.width)
@@ -97,7 +91,7 @@ def measure(size: Size, rounds: int) -> list[Way]:
             stack.callback(made.close)
             return made
 
-        managers = {JOINT: offload("joint"), MOVING: offload(moving_alone)}
+        managers = {JOINT: offload("joint"), MOVING: offload("optimal")}
         ways: dict[str, Around] = {PLAIN: nullcontext, CHECKPOINT: nullcontext}
         for way, manager in managers.items():
             ways[way] = partial(_itself, manager)

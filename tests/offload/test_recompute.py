@@ -610,3 +610,32 @@ def test_operators_on_two_streams_run_again_on_theirs() -> None:
         same(run(offload), plain)
     assert offload.counts.recomputed > 0
     offload.close()
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_joint_tries_what_it_can_recompute_once_backward_runs(passes: int, store: SlowStore) -> None:
+    """A pass is profiled again while no backward of its shape has run, or only after others."""
+    model, loss = blocks()
+    offload = Offload(store=DearStore(), policy="joint", budget="512KiB", codec="none")
+    values = []
+    for _ in range(passes):
+        with offload:
+            values.append(loss(model))
+    if passes == 2:
+        torch.stack(values).sum().backward()
+    del values
+    model.zero_grad()
+    plain = trained(model, loss)
+    for _ in range(3):
+        same(trained(model, loss, offload), plain)
+    assert offload.counts.recomputed > 0
+    offload.close()
+
+
+def test_policy_of_operators_has_no_plan_to_give(store: SlowStore) -> None:
+    model, loss = blocks()
+    offload = Offload(store=store, policy=cheap)
+    for _ in range(3):
+        trained(model, loss, offload)
+    with pytest.raises(RuntimeError, match="use policy='joint'"):
+        offload.checkpoint_policy()

@@ -15,6 +15,7 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 from torch.utils.checkpoint import checkpoint
 
 import fastio
+from fastio.offload.autograd.module_hooks import ModuleHooks
 from offloading import TOLD_OF_HOOKS, gradients, noise, same, seeded
 from slow_store import SlowStore
 
@@ -316,4 +317,29 @@ def test_a_thread_that_outlives_the_context_ends_its_pass() -> None:
     output[0].square().mean().backward()
     same(gradients(model), plain)
     assert offload.report().counts.writes >= 8
+    offload.close()
+
+
+def test_a_thread_that_begins_while_the_main_thread_leaves_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, x = net(), noise(64, 64)
+    offload = fastio.Offload(model, store=SlowStore(), policy="all")
+    begun, left, real = threading.Event(), threading.Event(), ModuleHooks.here
+
+    def here(self: ModuleHooks) -> Any:
+        found = real(self)
+        if threading.current_thread() is not threading.main_thread() and not left.is_set():
+            begun.set()
+            left.wait()
+        return found
+
+    monkeypatch.setattr(ModuleHooks, "here", here)
+    with ThreadPoolExecutor(1) as pool:
+        with offload:
+            other = pool.submit(model, x)
+            begun.wait()
+            model(x)
+        left.set()
+        assert other.result().shape == x.shape
     offload.close()

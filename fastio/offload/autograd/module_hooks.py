@@ -103,9 +103,10 @@ class ModuleHooks:
             self._warn("missed", self._missed)
 
     def _enter(self, module: Module, _arguments: Any) -> None:
-        if torch.compiler.is_compiling() or self._owner is None:
+        owner = self._owner  # once: its own thread may leave now
+        if torch.compiler.is_compiling() or owner is None:
             return
-        here = self.here() or self._take(self._owner, module)
+        here = self.here() or self._take(owner, module)
         if here is None:
             return
         name = type(module).__name__

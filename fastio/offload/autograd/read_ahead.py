@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-import torch
-
 from fastio.errors import FastIOError
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
+from fastio.offload.out_of_memory import is_out_of_memory
 from fastio.offload.planning.planner import Planner
 from fastio.offload.stores.tier_set import TierSet, tier_of
 
@@ -124,8 +123,13 @@ class ReadAhead:
                     break
                 try:
                     tier_of(saved).fetch(saved)
-                except (MemoryError, torch.OutOfMemoryError, FastIOError):
-                    break  # memory is short now, or the device refuses: it is read when it is needed
+                except FastIOError:
+                    break  # the device refuses: it is read when it is needed
+                except (MemoryError, RuntimeError) as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    self._planner.answer_out_of_memory()  # likewise
+                    break
                 room -= saved.nbytes
             at += 1
         self._ends[step] = at

@@ -11,6 +11,7 @@ from fastio.offload.autograd.buffer import Buffer
 from fastio.offload.autograd.saved_tensor import SavedTensor, under_its_stream, used_on_current_stream
 from fastio.offload.autograd.views import View
 from fastio.offload.codecs.encoding import decode, encode, is_exact
+from fastio.offload.out_of_memory import is_out_of_memory
 
 _NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 
@@ -36,8 +37,10 @@ def pack(saved: SavedTensor, view: View, codec: str) -> bool:
         with under_its_stream(saved):
             encoded = encode(flat, codec)
             saved.ready = _now(saved)
-    except torch.OutOfMemoryError:  # the GPU is nearly full; move the plain bytes
-        return False
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return False  # memory is nearly full: the plain bytes are moved
     if encoded.codec == "none" or encoded.nbytes >= saved.nbytes:
         return False
     saved.replace_by_payload(dataclasses.replace(encoded, payload=_NOTHING), encoded.payload)

@@ -137,6 +137,8 @@ class Planner:
                 if profile is not None:
                     profile.divide_again(self._settings)
                 continue
+            if self._is_untried(profile):
+                continue
             if profile.history.bandwidth if self.policy == "all" else self.policy not in UNPLANNED:
                 profile.plan(self._settings_of(profile), self._window_of(profile))
                 if self.policy in _STATIC and not profile.selected:
@@ -147,7 +149,10 @@ class Planner:
         key = (first.nbytes, first.dtype)
         if key in self._profiles:
             self._profiles.move_to_end(key)
-        profile = self._current = self._profiles.get(key)
+        profile = self._profiles.get(key)
+        if profile is not None and self._is_untried(profile):
+            profile = None
+        self._current = profile
         if self._memory is not None and device is not None:
             self._memory.follow(device)
             if profile is None:
@@ -162,14 +167,18 @@ class Planner:
         It is not in a pass that is profiled, whose saved tensors all leave at once.
         """
         profile, budget = self._current, self.budget
-        if self._memory is not None:
-            self._memory.has_run_out()  # it is answered here
-        if profile is None or not budget:
+        self.answer_out_of_memory()
+        if profile is None or not profile.timed or not budget:
             return False
         self.tightened += 1
         profile.room.most = min(budget, sum(saved.nbytes for saved in profile.trace.saved)) // 2
         profile.planned = False
         return True
+
+    def answer_out_of_memory(self) -> None:
+        """Memory ran out, and that was answered: the next pass does not ask what to do about it."""
+        if self._memory is not None:
+            self._memory.has_run_out()
 
     def record(
         self, trace: Trace, profile: Profile | None, diverged: bool, accelerated: bool = False
@@ -212,6 +221,10 @@ class Planner:
                 UserWarning,
                 stacklevel=3,  # the code around the with statement
             )
+
+    def _is_untried(self, profile: Profile) -> bool:
+        """Whether no backward has tried yet what can be recomputed: the pass is profiled again."""
+        return self.policy == "joint" and not profile.planned and not profile.trace.uses
 
     def _warn_of_nothing(self) -> None:
         layers = "convolution" if self.policy == "vdnn-conv" else "convolution and pooling"

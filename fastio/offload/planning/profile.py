@@ -121,6 +121,7 @@ class Profile:
             need = sum(sizes) - max(settings.budget - moving, 0)
         elif settings.policy in _BY_NEED:
             need = sum(sizes) - sum(sizes[i] for i in kept)
+        self.recompute_room = 0
         if settings.policy == "joint" and settings.budget is not None and trace.recomputable and need > 0:
             choice = self._choose_jointly(self._step(trace, activations), need)
             self.schedule = schedule_of(activations, choice.moved, trace.forward_s, choice.recomputed)
@@ -133,7 +134,6 @@ class Profile:
     def _choose_jointly(self, step: Step, need: int) -> Choice:
         """Choose what moves and what is recomputed, with room for what one recomputation reads and makes."""
         total = sum(activation.nbytes for activation in step.activations)
-        self.recompute_room = 0
         for _ in range(_TRIED_ROOMS):
             choice = joint(step, min(need + self.recompute_room, total))
             room = step.room(choice.recomputed, choice.moved)

@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from typing import Any
 
 from fastio.offload.autograd.buffer import Buffer
-from fastio.offload.autograd.saved_tensor import SavedTensor, State
+from fastio.offload.autograd.saved_tensor import SavedTensor, State, used_on_current_stream
 from fastio.offload.recompute.recipe import Materialize, Recipe
 from fastio.offload.report import Counts
 from fastio.offload.stores.loaded import Loaded
@@ -53,6 +53,9 @@ class RecomputeTier:
         assert recipe is not None, "move_out gave it one"
         assert materialize is not None, "handles keep the manager"
         sources = {source.index: materialize(source) for source in recipe.sources}
+        if saved.accelerator is not None:
+            for storage, _ in sources.values():
+                used_on_current_stream(storage)
         began = time.perf_counter()
         storage = recipe.run(lambda source: sources[source.index], saved.device)
         if storage.nbytes() != saved.source_nbytes:
@@ -62,6 +65,7 @@ class RecomputeTier:
             )
         if saved.accelerator is not None:
             saved.home = saved.accelerator.current_stream(saved.device)
+            saved.ready = saved.home.record_event()
         saved.buffer = Buffer(storage, saved.span.start)
         saved.state = State.RESIDENT
         self._loaded.add(saved)
@@ -73,9 +77,13 @@ class RecomputeTier:
         """Have the bytes now, and keep them until the graph releases them."""
         materialize = self._materialize()
         assert materialize is not None, "handles keep the manager"
-        storage, _ = materialize(saved)
-        self.drop(saved)
-        saved.live = storage
+        storage, shift = materialize(saved)
+        self._forget_readers(saved)
+        self._loaded.discard(saved)
+        if saved.buffer is None and saved.home is None:  # as forward made it
+            saved.live = storage
+        elif saved.buffer is None:
+            saved.buffer = Buffer(storage, saved.span.start + shift)
         saved.state = State.RESIDENT
         saved.tier = None
         self.release(saved)
@@ -88,10 +96,7 @@ class RecomputeTier:
 
     def drop(self, saved: SavedTensor) -> None:
         """Forget a tensor that the graph released."""
-        recipe = saved.recipe
-        if recipe is not None:
-            for storage in recipe.storages:
-                self._forget(storage, saved.index)
+        self._forget_readers(saved)
         self.unload(saved)
 
     def release(self, saved: SavedTensor) -> None:
@@ -100,9 +105,10 @@ class RecomputeTier:
         if recipe is not None:
             self._released.extend(recipe.held)
 
-    def _forget(self, storage: int, index: int) -> None:
-        readers = self.readers.get(storage)
-        if readers is not None:
-            readers.discard(index)
-            if not readers:
-                del self.readers[storage]
+    def _forget_readers(self, saved: SavedTensor) -> None:
+        for storage in () if saved.recipe is None else saved.recipe.storages:
+            readers = self.readers.get(storage)
+            if readers is not None:
+                readers.discard(saved.index)
+                if not readers:
+                    del self.readers[storage]

@@ -110,9 +110,9 @@ class DeviceCopies:
 
     def synchronize(self) -> None:
         """See :class:`Copies`."""
-        with contextlib.suppress(RuntimeError):
-            for device in self._devices:
-                for to_host in (True, False):
+        for device in self._devices:
+            for to_host in (True, False):
+                with contextlib.suppress(RuntimeError):
                     self._accelerator.copy_stream(device, to_host).synchronize()
 
     def _copy(self, destination: torch.Tensor, source: torch.Tensor, to_host: bool, fence: Event) -> Copy:

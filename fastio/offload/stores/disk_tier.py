@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 
 from fastio.offload.autograd.buffer import Buffer
@@ -88,8 +87,10 @@ class DiskTier(WriteQueue):
                 self._issue(self._queued.popleft())
         for saved in [*self._freed_in_flight, *self._reading.values()]:
             if not self._is_over(saved.index):
-                with contextlib.suppress(*STORE_ERRORS):
+                try:
                     self.store.wait(saved.index)
+                except STORE_ERRORS as error:
+                    self._errors[saved.index] = without_frames(error)  # kept: a store may raise it only once
         self.pump()
 
     def _arrive(self, saved: SavedTensor) -> None:

@@ -91,8 +91,8 @@ class StreamCopies(CpuCopies):
 
     def synchronize(self) -> None:
         """See :class:`CpuCopies`."""
-        with contextlib.suppress(FastIOError), copy_errors():
-            for stream in self._streams.values():
+        for stream in self._streams.values():
+            with contextlib.suppress(FastIOError), copy_errors():
                 stream.synchronize()
 
     def _stream(self, device: torch.device, out: bool) -> Stream:

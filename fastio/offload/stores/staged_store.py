@@ -118,7 +118,7 @@ class StagedStore:
             self._slab.grow(nbytes)
         except _STORE_ERRORS as error:
             warnings.warn(
-                f"{nbytes} bytes of host memory for transfers were refused ({error}): they go through "
+                f"{nbytes} bytes of memory for transfers were refused ({error}): they go through "
                 f"{self._slab.nbytes} bytes, and may wait for each other",
                 RuntimeWarning,
                 stacklevel=2,

@@ -159,9 +159,7 @@ class ToolStore:
             self._file(index)
             command = self._pending.get(index)
         if command is not None:
-            if self._commands.take(command):
-                command.drop()
-            command.ended.wait()
+            self._commands.drop(command)
         with self._lock:
             self._pending.pop(index, None)
             file = self._files.pop(index, None)  # first: after an interrupt, its descriptor number is not closed again
