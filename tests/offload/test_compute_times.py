@@ -72,6 +72,7 @@ def test_a_pass_may_compute_on_the_host_and_on_two_devices() -> None:
     offload.close()
 
 
+@pytest.mark.filterwarnings("ignore:policy .vdnn-all. moves")
 @pytest.mark.parametrize("policy", ["all", "flashneuron", "vdnn-all"])
 def test_the_plan_uses_the_compute_of_the_third_pass(policy: str) -> None:
     steps = Steps(policy)

@@ -194,7 +194,7 @@ def test_a_step_that_no_plan_helps_raises_its_error(tmp_path: Path) -> None:
         return made[0]
 
     with limited_to(2 * need), pytest.raises(torch.OutOfMemoryError):
-        stepping(5, offload, shrink=need // 8)
+        stepping(5, offload, shrink=need // 12)
     assert made[0].report().tightened > 0
     made[0].close()
 

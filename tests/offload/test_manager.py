@@ -837,3 +837,19 @@ def test_invalid_arguments_raise_errors(store: SlowStore, tmp_path: Path) -> Non
     for size in ("8 apples", -1, True, 2.5):
         with pytest.raises(ValueError, match="no size"):
             Offload(store=store, budget=size, policy="all")  # type: ignore[arg-type]
+
+
+def test_two_passes_over_one_graph_are_planned_again_without_the_codec(tmp_path: Path) -> None:
+    """The shape is profiled anew in each step. What was not encoded there has no time of a codec."""
+    x = torch.randn(64, 1024, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    offload = Offload(store=tmp_path, policy="all", host_budget="64MiB")
+    for _ in range(4):
+        with offload:
+            loss = x.sin().exp().tanh().sum()
+        (grad,) = torch.autograd.grad(loss, x, create_graph=True)
+        with offload:
+            loss = loss + grad.pow(2).sum()
+        loss.backward()
+    del loss, grad
+    assert offload.saved_tensors_alive == 0
+    offload.close()

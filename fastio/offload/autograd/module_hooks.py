@@ -11,6 +11,7 @@ import sys
 import threading
 import warnings
 import weakref
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -182,6 +183,7 @@ class ModuleHooks:
 
     def _warn_of_other_hooks(self, pack: Any, name: str) -> None:
         self.replaced += 1
+        pack = pack.func if isinstance(pack, partial) else pack  # another Offload's
         other = getattr(pack, "__qualname__", type(pack).__name__)
         what = "torch.utils.checkpoint" if "checkpoint" in other else f"other saved-tensor hooks ({other})"
         self._warn(what, f"{what} inside the forward pass: what {name} saves there is not offloaded")

@@ -84,7 +84,7 @@ class Trace:
         activations: list[ActivationProfile] = []
         for i, (saved, kind, ratio) in enumerate(zip(self.saved, self.kinds, self.ratio, strict=True)):
             tier = HOST if i in hosted else DISK
-            moving_s = self.transfer_s[i] - self.pack_s[i]
+            moving_s = max(0.0, self.transfer_s[i] - self.pack_s[i])
             if tier in pace:
                 usual_s = saved.nbytes / ratio * pace[tier]
                 if self.tiers[i] != tier or moving_s > 2 * usual_s + LATENCY_S:
@@ -96,7 +96,7 @@ class Trace:
 
     def without_codec(self, pace: float | None = None) -> Trace:
         """Return the same pass without encoding: at ``pace`` bytes/s to the disk, or at the measured speed if None."""
-        moving_s = [all_s - pack_s for all_s, pack_s in zip(self.transfer_s, self.pack_s, strict=True)]
+        moving_s = [max(0.0, all_s - pack_s) for all_s, pack_s in zip(self.transfer_s, self.pack_s, strict=True)]
         raw_s = [seconds * ratio for seconds, ratio in zip(moving_s, self.ratio, strict=True)]
         if pace is not None:
             raw_s = [saved.nbytes / pace for saved in self.saved]
@@ -120,7 +120,7 @@ class Trace:
         known: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for tier, stored, all_s, pack_s in zip(self.tiers, self.stored(), self.transfer_s, self.pack_s, strict=True):
             if tier and stored > 0:
-                known[tier].append(((all_s - pack_s) / stored, stored))
+                known[tier].append((max(0.0, all_s - pack_s) / stored, stored))
         return {tier: _weighted_median(paces) for tier, paces in known.items()}
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_RESERVE = 16  # of what all else leaves of an accelerator's memory: a sixteenth, for the allocator's gaps
+# Of what all else leaves of an accelerator's memory, for the allocator's gaps: a sixteenth, or what one operator saves.
+_RESERVE, _MOST_GAPS = 16, 4
 _HOST_RESERVE = 4  # of what all else leaves of the host's available memory: a quarter, which other programs may take
 
 
@@ -49,7 +50,7 @@ def fit_device(device: str, limit: int, peak: int, grown: int, working_set: int)
     """
     others = max(0, peak - working_set) + grown
     left = max(0, limit - others)
-    reserve = left // _RESERVE
+    reserve = max(left // _RESERVE, min(working_set, left // _MOST_GAPS))
     return Fit(device, limit, others, reserve, left - reserve)
 
 

@@ -13,7 +13,7 @@ import torch
 from fastio.offload.autograd.trace import SavedRecord, Trace
 from fastio.offload.planning.fitting import Fit, Room
 from fastio.offload.planning.profile import UNPLANNED, Profile, Settings
-from fastio.offload.planning.schedule import POLICIES, Policy
+from fastio.offload.planning.schedule import POLICIES, Policy, policy_name
 from fastio.offload.planning.tiering import least_worth_moving
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Planner:
         if strict_paper and policy != "flashneuron":
             raise ValueError(f"strict_paper is for policy 'flashneuron', not {policy!r}: leave one of them out")
         self.policy = policy
+        self.title = policy_name(policy)  # in reports
         self._settings = Settings(policy, budget, host_budget, optional_codec, strict_paper)
         self._memory = memory
         self.tightened = 0  # times that memory ran out and a budget was halved
@@ -219,7 +220,7 @@ class Planner:
                 f"budget is {budget} bytes, and the tensors that one operator saved, which backward needs at once, "
                 f"have {need}: backward will take more than the budget. Make it larger or the batch smaller",
                 UserWarning,
-                stacklevel=3,  # the code around the with statement
+                stacklevel=4,  # the code around the with statement
             )
 
     def _is_untried(self, profile: Profile) -> bool:

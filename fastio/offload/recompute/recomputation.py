@@ -8,6 +8,7 @@ same bits may be recomputed in later passes, and takes the time that was measure
 from __future__ import annotations
 
 import functools
+import importlib
 import threading
 import time
 import weakref
@@ -54,6 +55,9 @@ class Recomputation:
     """The part of an Offload that recomputes. The manager holds its lock around every call, except where noted."""
 
     def __init__(self, manager: Manager, loaded: Loaded, policy: OperatorPolicy | None) -> None:
+        importlib.import_module(
+            "torch._dynamo"
+        )  # torch does so in the first operator under a mode: seconds, not computing
         self._policy = policy
         self._manager = weakref.ref(manager)
         self._materialize: weakref.WeakMethod[Materialize] = weakref.WeakMethod(manager._materialize)

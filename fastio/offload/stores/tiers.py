@@ -98,7 +98,7 @@ class Tier:
             saved.step.refused = True
             warnings.warn(
                 f"activations stay in memory for the rest of this forward pass: the store failed ({error}). "
-                f"Gradients are not affected",
+                f"Gradients are not affected. Make room there, or use another store",
                 RuntimeWarning,
                 stacklevel=2,
             )
