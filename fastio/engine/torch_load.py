@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from fastio.engine.record_checksums import verify_archive
 from fastio.formats.detect import PT
 from fastio.formats.key_selection import pick
 from fastio.formats.pt.pickle_errors import named_pickle_errors
+from fastio.formats.pt.reader import PICKLE
 from fastio.results import Transfer
 from fastio.transports.transport import LOAD, TransportResult
 
@@ -61,7 +63,8 @@ def read_by_torch(
     link = f"/proc/self/fd/{fd}"
     # torch goes by a safetensors' suffix, fastio by what is in the file.
     by_link = (file_format == PT or request.path.endswith(".safetensors")) and os.path.exists(link)
-    with named_pickle_errors(request.path, None, request.weights_only):
+    named = named_pickle_errors(request.path, PICKLE, request.weights_only)
+    with named if file_format == PT else nullcontext():  # of what is no archive, the errors are torch's
         obj = call_torch(request, link if by_link else request.path)
     tell_end(progress, size)
     return TransportResult("mmap" if mapped else "library", notes=notes), obj

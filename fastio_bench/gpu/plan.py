@@ -15,6 +15,7 @@ TRUTH_TESTS = (
     "transports/test_crc32_cuda.py",
     "transports/test_transports.py",
     "offload/test_device.py",
+    "offload/test_recompute.py",
     "offload/test_two_streams.py",
     "models/test_devices.py",
     "models/test_load_dtype.py",

@@ -228,6 +228,7 @@ class TestComparison:
         assert (out / "offload-mlp-ways.png").stat().st_size > 0
         assert not list(work.iterdir())
 
+    @pytest.mark.filterwarnings("ignore:policy .vdnn-all. moves")
     @pytest.mark.slow
     def test_measures_every_batch_with_every_policy_and_tool(self, tmp_path: Path, jobs: list[Job]) -> None:
         batches, ways = ("--batch", 32, "--batch", 64), ("--policy", "all", "--policy", "vdnn-all", "--tool", "posix")

@@ -95,7 +95,7 @@ def test_no_flipped_bit_loads_another_object(tmp_path: Path, by: str) -> None:
             loaded = fastio.load(path, policy="posix")
         except fastio.CorruptFileError:
             refused += 1
-        except (RuntimeError, pickle.UnpicklingError):  # torch's own, of what it reads
+        except (RuntimeError, pickle.UnpicklingError, IndexError, UnicodeDecodeError):  # torch's own, of what it reads
             foreign += 1
         else:
             assert same(loaded, obj), bit

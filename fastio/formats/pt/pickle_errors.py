@@ -18,7 +18,7 @@ _CALLS = (TypeError, ValueError, AssertionError)  # also those of a class that w
 _UNPICKLERS = ("torch", "fastio", "pickle", "collections")
 
 
-def named_pickle_errors(path: str, record: str | None, weights_only: bool) -> HandledErrors[Exception]:
+def named_pickle_errors(path: str, record: str, weights_only: bool) -> HandledErrors[Exception]:
     """Inside, such errors become CorruptFileErrors that name ``path`` and the ``record``.
 
     Without ``weights_only`` a pickle may call anything, so a call with wrong arguments passes as it is.
@@ -26,12 +26,12 @@ def named_pickle_errors(path: str, record: str | None, weights_only: bool) -> Ha
     return HandledErrors((*_OPCODES, *(_CALLS if weights_only else ())), partial(_raise, path, record))
 
 
-def _raise(path: str, record: str | None, error: Exception) -> None:
+def _raise(path: str, record: str, error: Exception) -> None:
     if not isinstance(error, FastIOError) and _raised_in_unpickler(error.__traceback__):
         raise corrupt_pickle(path, record, error) from error
 
 
-def corrupt_pickle(path: str, record: str | None, error: Exception) -> CorruptFileError:
+def corrupt_pickle(path: str, record: str, error: Exception) -> CorruptFileError:
     """The error for a pickle that an unpickler failed on."""
     said = f"{type(error).__name__}: {shortened(error)}"
     problem = f"cannot be unpickled ({said}): the file was damaged or altered; restore it from a copy"

@@ -15,6 +15,7 @@ import mmap
 import pickle
 import resource
 import signal
+import struct
 import sys
 import warnings
 from collections import Counter
@@ -29,10 +30,14 @@ import torch
 import fastio
 from faults import mutations
 
-# Errors of the libraries for damaged files, which fastio passes on: what weights_only refuses, tensors that do not fit
-# their storage, and (in the legacy format, which torch assumes for unknown bytes) a string length larger than memory.
+# Errors of the libraries for damaged files, which fastio may pass on. torch's unpickler does not catch the errors of
+# its own steps on a forged pickle: an empty stack, a missing key, a tuple of the wrong length, or (in the legacy
+# format, which torch assumes for unknown bytes) a string length larger than memory.
 FOREIGN_ERRORS: dict[str, tuple[type[Exception], ...]] = {
-    "pt": (pickle.UnpicklingError, RuntimeError, AttributeError, MemoryError),
+    "pt": (
+        *(pickle.UnpicklingError, EOFError, RuntimeError, ValueError, KeyError, IndexError, TypeError, AttributeError),
+        *(struct.error, AssertionError, MemoryError),
+    ),
     "safetensors": (safetensors.SafetensorError,),
     "npy": (ValueError, EOFError),
 }
