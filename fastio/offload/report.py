@@ -226,7 +226,8 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
     planned = None if profile is None else profile.schedule
     predicted, actual_s = None, None
     if profile is not None:
-        kept = sum(one.nbytes for i, one in enumerate(saved) if i not in {*profile.selected, *profile.recomputed})
+        leaving = {*profile.selected, *profile.recomputed}
+        kept = sum(one.nbytes for i, one in enumerate(saved) if i not in leaving)
         predicted, actual_s = profile.compared(planner.window, planner.room_to_read(kept, 0))
     traffic = {tier: dataclasses.replace(one) for tier, one in counts.traffic.items()}
     return Report(

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+import device_steps
 import simulated
+from device_steps import DEVICE
 from fastio import devices
 from fastio.errors import RefusedError
 from fastio.offload.manager import Offload
@@ -17,25 +19,17 @@ from fastio.offload.stores import copies
 from fastio.offload.stores.block_store import BlockStore
 from fastio.offload.stores.peer_slab import _PeerMemory
 
-DEVICE = "simulated:0"
 ROWS, WIDTH = 511, 255  # no whole pages
 SAVED = ROWS * WIDTH * 4  # bytes of one
 
 
 @pytest.fixture
 def model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh()))).to(DEVICE)
+    return device_steps.layers_of(WIDTH)
 
 
 def step(model: nn.Module, offload: Any, seed: int) -> list[torch.Tensor]:
-    """The gradients of a step, on the device."""
-    data = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
-    model.zero_grad()
-    with offload:
-        loss = model(data).square().mean()
-    loss.backward()
-    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    return device_steps.step(model, ROWS, WIDTH, offload, seed)
 
 
 def bytes_by_engine() -> dict[str, int]:

@@ -11,14 +11,15 @@ import pytest
 import torch
 from torch import nn
 
+import device_steps
 import simulated
+from device_steps import DEVICE
 from fastio import devices, dicts
 from fastio.dicts.wrdic import MODES
 from fastio.offload.manager import Offload
 from fastio.offload.stores.resolve_store import resolve_store
 from fastio.offload.stores.tool_store import ToolStore
 
-DEVICE = "simulated:0"
 ROWS, WIDTH = 512, 256
 SAVED = ROWS * WIDTH * 4  # bytes of one
 
@@ -33,18 +34,11 @@ def no_dictionaries(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytes
 
 @pytest.fixture
 def model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh()))).to(DEVICE)
+    return device_steps.layers_of(WIDTH)
 
 
 def step(model: nn.Module, offload: Any, seed: int) -> list[torch.Tensor]:
-    """The gradients of a step, on the device."""
-    data = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
-    model.zero_grad()
-    with offload:
-        loss = model(data).square().mean()
-    loss.backward()
-    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    return device_steps.step(model, ROWS, WIDTH, offload, seed)
 
 
 def plain_steps(model: nn.Module, count: int) -> list[list[torch.Tensor]]:

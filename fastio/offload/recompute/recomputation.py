@@ -55,9 +55,8 @@ class Recomputation:
     """The part of an Offload that recomputes. The manager holds its lock around every call, except where noted."""
 
     def __init__(self, manager: Manager, loaded: Loaded, policy: OperatorPolicy | None) -> None:
-        importlib.import_module(
-            "torch._dynamo"
-        )  # torch does so in the first operator under a mode: seconds, not computing
+        # torch does so at the first operator under a mode, where its seconds would count as computing.
+        importlib.import_module("torch._dynamo")
         self._policy = policy
         self._manager = weakref.ref(manager)
         self._materialize: weakref.WeakMethod[Materialize] = weakref.WeakMethod(manager._materialize)
