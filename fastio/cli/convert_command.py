@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import click
 
-from fastio.cli.messages import TROUBLE, complain, echo_json, escaped, visible
+from fastio.cli.messages import TROUBLE, complain, echo_json, escaped, in_options, visible
 from fastio.errors import FastIOError
 from fastio.models.conversion import Conversion
 from fastio.models.conversion import convert as convert_files
@@ -48,7 +48,7 @@ def convert(
         complain(error)
         click.get_current_context().exit(TROUBLE)
     except ValueError as error:
-        raise click.UsageError(escaped(error)) from None
+        raise click.UsageError(escaped(in_options(str(error)))) from None
     if as_json:
         echo_json(asdict(found))
     else:

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from fastio._native import crc32
 from fastio.distributed.data_file import clear, folder_lock
 from fastio.distributed.metadata_unpickler import unpickle
-from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, shortened
+from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, kind_of, shortened
 from fastio.files.atomic_file import AtomicFile
 from fastio.files.full_write import write_all
 from fastio.files.open_file import opened_in_folder
@@ -99,7 +99,7 @@ def read(folder: str, rank: int | None = None) -> Metadata:
             path, None, f"it cannot be unpickled: {type(error).__name__}: {shortened(error)}"
         ) from error
     if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
-        raise CorruptFileError(path, None, f"it holds a {type(metadata).__name__}, not what DCP writes")
+        raise CorruptFileError(path, None, f"it holds {kind_of(metadata)}, not what DCP writes")
     if stream.tell() != (body if checked else len(data)):
         raise CorruptFileError(path, None, f"{len(data) - stream.tell()} bytes after its end are not what was written")
     return metadata

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fastio.errors import FormatError, UnsupportedError
+from fastio.errors import FormatError, UnsupportedError, kind_of
 from fastio.formats.layout import storage_offset_bytes
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -57,7 +57,7 @@ def problem(tensor: Any) -> str:
         storage.data_ptr()
     except RuntimeError:
         return (
-            f"is a {type(tensor).__name__}, which holds other tensors and has no memory of its own; save what it holds "
+            f"is {kind_of(tensor)}, which holds other tensors and has no memory of its own; save what it holds "
             "(of a DTensor its to_local() or full_tensor()), or save it as .pt"
         )
     end, nbytes = span(tensor)[1], storage.nbytes()

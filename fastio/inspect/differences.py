@@ -82,6 +82,8 @@ def read(tensor: StoredTensor, checksummed: bool) -> torch.Tensor:
         extent = Extent(tensor.offset, nbytes, memory.data_ptr(), True, "cpu", memory.untyped_storage(), tensor.name)
         _, (checksum,) = read_extents(tensor.file, fd, size, [extent], None, "auto", None)
     if checksummed and nbytes == tensor.region.nbytes and checksum != tensor.region.crc:
-        raise crc_mismatch(tensor.file, tensor.region)
+        error = crc_mismatch(tensor.file, tensor.region)
+        error.name_tensors((tensor.name,))
+        raise error
     dtype = _QUANTIZED.get(tensor.dtype, tensor.dtype)
     return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), 0, tensor.shape, tensor.stride)

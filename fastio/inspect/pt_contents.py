@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from fastio.errors import CorruptFileError, quoted
 from fastio.formats.pt.pickle_outline import outline
+from fastio.formats.pt.pickled_tensors import Found, find, refused
 from fastio.formats.pt.reader import PICKLE, Archive, NeedsTorchError, open_archive
 from fastio.inspect.contents import Contents, StoredTensor
-from fastio.inspect.pickled_tensors import Found, find, refused
 from fastio.memory.load_buffers import Region
 
 _LARGEST = 1 << 30  # bytes of a pickle that is read

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from fastio.errors import FormatError, quoted
+from fastio.errors import FormatError, kind_of, quoted
 from fastio.formats import dense_tensors
 from fastio.formats.detect import LARGEST_HEADER
 from fastio.formats.key_selection import pick
@@ -136,7 +136,7 @@ def check_name(path: str, name: Any) -> None:
 def _check(path: str, name: Any, tensor: Any) -> None:
     check_name(path, name)
     if not isinstance(tensor, torch.Tensor):
-        raise FormatError(f"{path}: {quoted(name)} is a {type(tensor).__name__}, not a tensor; save it as .pt")
+        raise FormatError(f"{path}: {quoted(name)} is {kind_of(tensor)}, not a tensor; save it as .pt")
     dense_tensors.check(path, quoted(name), tensor)
 
 

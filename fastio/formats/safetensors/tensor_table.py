@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from fastio._native import header_rows
-from fastio.errors import CorruptFileError, FormatError, quoted
+from fastio.errors import CorruptFileError, FormatError, kind_of, quoted
 from fastio.formats import foreign, shapes
 from fastio.formats.detect import HEAD_BYTES, LARGEST_HEADER, NPY, PT, detect
 from fastio.formats.safetensors import header as safetensors_header
@@ -111,7 +111,7 @@ def _of_any(path: str, text: bytes, start: int, size: int) -> TensorTable:
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(path, None, f"its header is not the JSON it should be: {error}; {_AGAIN}") from None
     if not isinstance(header, dict):
-        raise CorruptFileError(path, None, f"its header is a {type(header).__name__}, not an object")
+        raise CorruptFileError(path, None, f"its header is {kind_of(header)}, not an object")
     _check_metadata(path, header)
     entries = {n: _entry(path, n, e, start, size - start) for n, e in header.items() if n != METADATA}
     _refuse_holes(path, entries, start, size)

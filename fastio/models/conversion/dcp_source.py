@@ -42,7 +42,7 @@ def of_checkpoint(folder: str, key: str | None, stack: contextlib.ExitStack, pol
         if not isinstance(metadata.state_dict_metadata[stored], TensorStorageMetadata):
             raise FormatError(
                 f"{folder}: {quoted(stored)} is no tensor, but a pickled object, which only a checkpoint holds; "
-                "convert one part by key='model', or what it is called (fastio convert --key)"
+                "convert one part by key='model', or what it is called"
             )
     tensors = {stored: metadata.state_dict_metadata[stored] for stored in names}
     files, boxes = _located(folder, tensors, metadata.storage_data, stack, policy)
