@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable
 
 _LONGEST = 200  # characters
+_RESTORE = "; restore the file from a copy"  # the cure of damage, where no other is named
 _CURES = {
     errno.EMFILE: "close files that are not needed, or raise this process's limit (`ulimit -n`, resource.setrlimit)",
     errno.ENFILE: "close files of other programs, or raise the system's limit (`sysctl fs.file-max`)",
@@ -61,7 +62,7 @@ class CorruptFileError(FastIOError, RuntimeError):
     def __init__(self, path: str, record: str | None, problem: str, tensors: tuple[str, ...] = ()) -> None:
         self.path = path
         self.record = record
-        self.problem = problem
+        self.problem = problem if ";" in problem else f"{problem}{_RESTORE}"
         self.tensors = tensors
         super().__init__(self._message())
 

@@ -23,6 +23,7 @@ from fastio.files.atomic_file import AtomicFile
 from fastio.files.full_write import write_all
 from fastio.files.open_file import opened_in_folder
 from fastio.runtime.gc_pause import gc_paused
+from fastio.sizes import exact_size
 
 _NAME = ".metadata"
 _OURS = re.compile(rf"(__\d+)?{re.escape(_NAME)}")
@@ -87,7 +88,8 @@ def read(folder: str, rank: int | None = None) -> Metadata:
     checked = body > 0 and data[body : body + len(_MARK)] == _MARK
     if checked and data[body + len(_MARK) :] != f"{crc32(data[:body]):08x}".encode():
         raise CorruptFileError(
-            path, None, f"its {body} bytes do not match their CRC-32: it was damaged after it was written; restore it "
+            path, None, f"its {exact_size(body)} do not match their CRC-32: it was damaged after it was "
+                f"written; restore it "
             "from a copy, or load another checkpoint",
         )  # fmt: skip
     stream = io.BytesIO(data)

@@ -8,6 +8,7 @@ import torch
 
 from fastio.errors import FormatError, UnsupportedError, kind_of
 from fastio.formats.layout import storage_offset_bytes
+from fastio.sizes import exact_size
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Classes whose tensors have memory of their own, or are on the meta device."""
@@ -63,7 +64,8 @@ def problem(tensor: Any) -> str:
     end, nbytes = span(tensor)[1], storage.nbytes()
     if end > nbytes:
         return (
-            f"has {tensor.nbytes} bytes that end at byte {end} of its storage, which has only {nbytes}: it was freed "
+            f"has {exact_size(tensor.nbytes)} that end at byte {end} of its storage, which has only "
+            f"{exact_size(nbytes)}: it was freed "
             "(FSDP frees gathered tensors); save it while it has its memory"
         )
     return ""

@@ -32,7 +32,7 @@ from fastio.formats.pt.tensor_names import name_tensors_by
 from fastio.results import publish
 from fastio.runtime.gc_pause import gc_paused
 from fastio.runtime.handled_errors import HandledErrors
-from fastio.sizes import format_size
+from fastio.sizes import exact_size, format_size
 from fastio.transports.transport import Extent, Span
 
 _log = logging.getLogger("fastio.checkpoint")
@@ -164,7 +164,9 @@ def _opened(folder: str, file: File) -> Iterator[Archive]:
             fd, size = held.enter_context(opened_regular(path))
             if size != file.nbytes:
                 raise CorruptFileError(
-                    path, None, f"has {size} bytes, expected {file.nbytes}: it was cut short or altered"
+                    path,
+                    None,
+                    f"has {exact_size(size)}, expected {exact_size(file.nbytes)}: it was cut short or altered",
                 )
             archive = open_archive(path, fd, size, read_local_headers=True)
         except FileNotFoundError:

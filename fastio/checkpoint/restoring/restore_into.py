@@ -15,6 +15,7 @@ from fastio.checkpoint.restoring.restore_targets import is_restored_in_place, ta
 from fastio.checkpoint.state import attributes_of, entries, find_holders, is_container, is_stateful, like
 from fastio.errors import CheckpointError, kind_of, put_before, quoted, shortened
 from fastio.memory.raw_memory import mark_overwritten
+from fastio.sizes import exact_size
 
 Apply = Callable[[], Any]
 """Changes the live object, and returns the object that belongs in its place."""
@@ -249,6 +250,7 @@ def _require_memory(live: torch.Tensor, path: str) -> None:
     needed = (last + 1) * live.element_size()
     if (found := live.untyped_storage().nbytes()) < needed:
         raise CheckpointError(
-            f"{path} is a tensor of shape {tuple(live.shape)} whose storage has {found} bytes, expected {needed}: its "
+            f"{path} is a tensor of shape {tuple(live.shape)} whose storage has {exact_size(found)}, expected "
+            f"{exact_size(int(needed))}: its "
             "memory was freed; give it back before the restore (untyped_storage().resize_)"
         )

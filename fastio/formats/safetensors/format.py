@@ -27,6 +27,7 @@ from fastio.formats.safetensors.tensor_checksums import TensorChecksums
 from fastio.formats.safetensors.tensor_table import CHECKSUMS, METADATA, TensorTable
 from fastio.formats.source import Source, StorageOf
 from fastio.memory.load_buffers import Region, is_aligned
+from fastio.sizes import exact_size
 
 _SURROGATES = " (it has a lone surrogate, as of a file name that was decoded with the wrong encoding); remove it"
 
@@ -103,7 +104,9 @@ def header(
     text = json.dumps(whole, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % PAGE)
     if len(text) > LARGEST_HEADER:
-        raise FormatError(f"{path}: the header would have {len(text)} bytes, above the format's {LARGEST_HEADER}")
+        raise FormatError(
+            f"{path}: the header would have {exact_size(len(text))}, above the format's {exact_size(LARGEST_HEADER)}"
+        )
     start = bytearray(len(text).to_bytes(8, "little") + text)
     offsets = {name: len(start) + entry["data_offsets"][0] for name, entry in entries.items() if tensors[name].nbytes}
     digests = []

@@ -13,6 +13,7 @@ from fastio.formats.safetensors import header as safetensors_header
 from fastio.formats.safetensors.dtypes import ITEMSIZES, in_torch
 from fastio.formats.safetensors.entries import Entry, HeaderEntries
 from fastio.formats.small_reads import head, read_at
+from fastio.sizes import exact_size
 
 METADATA = "__metadata__"
 CHECKSUMS = "fastio.checksums"
@@ -84,7 +85,7 @@ def _refuse(path: str, fd: int, size: int, length: int) -> None:
         raise CorruptFileError(path, None, known)
     read_at(path, fd, 0, 8)  # a file of fewer bytes was cut short
     if length:
-        said = f"its header is said to have {length} bytes; the file has {size}"
+        said = f"its header is said to have {exact_size(length)}; the file has {exact_size(size)}"
         raise CorruptFileError(path, None, f"{said}: it is no file of safetensors, or was cut short; {_AGAIN}")
 
 
@@ -159,7 +160,7 @@ def _entry(path: str, name: str, entry: Any, start: int, room: int) -> Entry:
         raise CorruptFileError(path, name, f"its dtype is {quoted(key)}, not a name")
     if not begin <= end <= room:
         raise CorruptFileError(
-            path, name, f"its data_offsets are {quoted([begin, end])}, of {room} bytes of data: {_CUT}"
+            path, name, f"its data_offsets are {quoted([begin, end])}, of {exact_size(room)} of data: {_CUT}"
         )
     dtype, size = in_torch(path, name, key, shape)
     problem = shapes.problem(size, dtype, key if size is shape else str(dtype), end - begin)
@@ -178,5 +179,8 @@ def _refuse_holes(path: str, entries: dict[str, Entry], start: int, size: int) -
         offset += entry.nbytes
     if offset != size:
         raise CorruptFileError(
-            path, None, f"the header accounts for {offset - start} bytes of data, the file has {size - start}: {_CUT}"
+            path,
+            None,
+            f"the header accounts for {exact_size(offset - start)} of data, the file has "
+            f"{exact_size(size - start)}: {_CUT}",
         )
