@@ -52,25 +52,33 @@ def show(as_json: bool) -> None:
 
 @dictionaries.command(name="clear", short_help="Remove them: all is learned anew.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def clear_all(yes: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: what was removed.")
+def clear_all(yes: bool, as_json: bool) -> None:
     """Remove all dictionaries of this user, after a question. Saves and loads work as before, and learn anew."""
     found = stored()
     if not found:
-        click.echo(f"nothing to remove: {_where()}")
+        _tell_removed([], f"nothing to remove: {_where()}", as_json)
         return
     count = f"{len(found)} dictionar{'y' if len(found) == 1 else 'ies'} in {escaped(folder())}"
     if not yes:
         try:
-            sure = click.confirm(f"Remove {count}?")
+            sure = click.confirm(f"Remove {count}?", err=as_json)
         except click.Abort:
             complaint = "there was no answer, so nothing was removed; expected y or n, or the option --yes"
             click.echo(f"fastio: {visible(folder())}: {complaint}", err=True)
             click.get_current_context().exit(TROUBLE)
         if not sure:
-            click.echo("nothing was removed")
+            _tell_removed([], "nothing was removed", as_json)
             return
     removed = clear()
-    click.echo(f"removed: {len(removed)} of {count}")
+    _tell_removed(removed, f"removed: {len(removed)} of {count}", as_json)
+
+
+def _tell_removed(removed: list[str], said: str, as_json: bool) -> None:
+    if as_json:
+        echo_json({"folder": folder(), "removed": removed})
+    else:
+        click.echo(said)
 
 
 @dictionaries.command(name="tune", short_help="Fill them, by saving and loading files.")

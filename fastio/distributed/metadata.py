@@ -88,9 +88,8 @@ def read(folder: str, rank: int | None = None) -> Metadata:
     checked = body > 0 and data[body : body + len(_MARK)] == _MARK
     if checked and data[body + len(_MARK) :] != f"{crc32(data[:body]):08x}".encode():
         raise CorruptFileError(
-            path, None, f"its {exact_size(body)} do not match their CRC-32: it was damaged after it was "
-                f"written; restore it "
-            "from a copy, or load another checkpoint",
+            path, None, f"its {exact_size(body)} do not match their CRC-32: it was damaged after it was written; "
+            "restore it from a copy, or load another checkpoint",
         )  # fmt: skip
     stream = io.BytesIO(data)
     try:
