@@ -12,6 +12,7 @@ from fastio.cli.messages import TROUBLE, complain, echo_json, escaped, in_option
 from fastio.errors import FastIOError
 from fastio.models.conversion import Conversion
 from fastio.models.conversion import convert as convert_files
+from fastio.progress import LossyStream
 from fastio.sizes import format_size
 
 _TIED = 5  # names that are shown
@@ -40,7 +41,7 @@ def convert(
             key=key,
             max_shard_size=max_shard_size,
             force=force,
-            progress=sys.stderr.isatty() and not as_json,
+            progress=LossyStream(sys.stderr).isatty() and not as_json,
         )
     except FastIOError:
         raise

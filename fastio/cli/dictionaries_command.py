@@ -19,6 +19,7 @@ from fastio.dicts.sizes import describe_seconds
 from fastio.engine.plan import COLUMNS, IN_PLACE
 from fastio.inspect.dictionaries import Learned, StoredDictionary, clear, stored
 from fastio.inspect.tuning import ROUNDS, SIZES, WORKS, Tuned, tune
+from fastio.progress import LossyStream, shown
 from fastio.sizes import format_size, parse_size
 
 
@@ -101,11 +102,12 @@ def tune_tools(where: str, largest: str, rounds: int, as_json: bool) -> None:
     if folder() is None:
         raise click.UsageError(_where())
     check_folder(where)
-    with click.progressbar(length=len(sizes) * rounds, label="tuning", file=sys.stderr) as bar:
+    with shown(LossyStream(sys.stderr).isatty(), "tuning") as told:
 
         def tell(nbytes: int, done: int) -> None:
-            bar.label = f"tuning {format_size(nbytes)}"
-            bar.update(1 if done else 0)
+            before = sum(size for size in sizes if size < nbytes)
+            if told is not None:
+                told(before * rounds + nbytes * done, sum(sizes) * rounds)
 
         try:
             found = tune(where, sizes, rounds, tell)
