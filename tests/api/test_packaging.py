@@ -67,6 +67,13 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
+def failed(*command: str | Path, cwd: Path) -> str:
+    """What a command that must fail prints on stderr."""
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode != 0, done.stdout
+    return done.stderr
+
+
 def package_files(root: Path) -> set[str]:
     """The files of the packages in the source tree ``root``, by their installed names."""
     packages = [root / name for name in ("fastio", "fastio_bench", "fastio_command")]
@@ -136,6 +143,22 @@ def test_import_loads_no_heavy_modules(tmp_path: Path) -> None:
     modules = run(sys.executable, "-c", NEWLY_IMPORTED, cwd=tmp_path).split()
     assert "fastio" in modules
     assert [m for m in modules if m.split(".")[0] in HEAVY or m.startswith(HEAVY_ROOMS)] == []
+
+
+def test_import_at_the_root_of_a_clone_says_what_to_do(repository: Path, tmp_path: Path) -> None:
+    """The source tree has no native part. A copy stands for the clone, which may have been built in place."""
+    clone = tmp_path / "clone"
+    ignored = shutil.ignore_patterns("__pycache__", "_native*.so")
+    shutil.copytree(repository / "fastio", clone / "fastio", symlinks=True, ignore=ignored)
+    said = failed(sys.executable, "-c", "import fastio", cwd=clone)
+    assert f"ImportError: this fastio ({clone / 'fastio'}) has no native part for Python" in said
+    (clone / "native").mkdir()
+    (clone / "native" / "CMakeLists.txt").touch()
+    said = failed(sys.executable, "-c", "import fastio", cwd=clone)
+    assert f"ImportError: this fastio is the source tree ({clone / 'fastio'})" in said
+    assert f"run `pip install {clone}` once, then start Python in another folder than {clone}" in said
+    assert "partially initialized" not in said
+    assert "ModuleNotFoundError" not in said
 
 
 @pytest.mark.parametrize("words", HELP, ids=" ".join)
