@@ -3,7 +3,10 @@
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from fastio.runtime import native_part as _native_part
 from fastio.runtime.gc_pause import gc_paused as _held_back
+
+_native_part.check()
 
 # All that is imported stays: a walk over what torch made meanwhile (100 ms) finds nothing.
 with _held_back():

@@ -33,7 +33,7 @@ def _parsed_sizes(context: click.Context, parameter: click.Parameter, value: str
     return sizes
 
 
-@click.command(short_help="The block store of activations beside fio.")
+@click.command()
 @click.option("--sizes", metavar="SIZES", callback=_parsed_sizes, help=f"Of activations.  [default: {SIZES}]")
 @click.option("--rounds", type=click.IntRange(1), help=f"Rounds of every size.  [default: {ROUNDS}]")
 @click.option("--driver", type=click.Choice(["uring", "threads"]), default="uring", show_default=True)
