@@ -6,8 +6,8 @@
 ``integrations`` and ``offload`` have more; what their ``__all__`` names is public.
 """
 
+import typing as _typing
 from importlib import import_module as _import_module
-from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from fastio.runtime.gc_pause import gc_paused as _held_back
 
@@ -46,7 +46,7 @@ with _held_back():
     from fastio.transports import registry as _registry
 
 # What is heavy is imported when it is first used. Type checkers see it here.
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from fastio import checkpoint as checkpoint
     from fastio import dicts as dicts
     from fastio import distributed as distributed
@@ -61,7 +61,8 @@ if _TYPE_CHECKING:
     from fastio.integrations.missing_library import LibraryMissingError
     from fastio.integrations.safetensors_patch import patch_safetensors
     from fastio.models import TensorReader, load_file, load_into, load_model, safe_open, save_file, save_model
-    from fastio.models.conversion import Conversion, convert
+    from fastio.models.array_reader import ArrayReader, ArraySlice
+    from fastio.models.conversion.convert import Conversion, convert
     from fastio.models.tensor_slice import TensorSlice
     from fastio.offload import ActivationLostError, InfeasibleBudget, Offload
     from fastio.offload.recompute.recipe import ChangedInputError
@@ -71,6 +72,8 @@ if _TYPE_CHECKING:
 _LATER = {
     "ActivationLostError": "offload",
     "ArenaFullError": "offload.stores.arena",
+    "ArrayReader": "models.array_reader",
+    "ArraySlice": "models.array_reader",
     "ChangedInputError": "offload.recompute.recipe",
     "Checkpointer": "checkpoint",
     "Conversion": "models.conversion",
@@ -99,7 +102,7 @@ _LATER = {
 }
 _PACKAGES = frozenset({"checkpoint", "dicts", "distributed", "hybrid", "integrations", "offload"})
 
-if not _TYPE_CHECKING:  # a checker that saw it would accept any name
+if not _typing.TYPE_CHECKING:  # a checker that saw it would accept any name
 
     def __getattr__(name: str) -> object:
         """Import what is used for the first time."""
@@ -126,6 +129,8 @@ with _held_back():
 __all__ = [
     "ActivationLostError",
     "ArenaFullError",
+    "ArrayReader",
+    "ArraySlice",
     "ChangedInputError",
     "CheckpointError",
     "Checkpointer",

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import click
 
+from fastio.arguments import Operation
 from fastio.cli.messages import TROUBLE, echo_json, escaped, visible
 from fastio.cli.tables import show_table
 from fastio.inspect.explain import explain as explain_choice
@@ -20,7 +21,7 @@ from fastio.transports.transport import LOAD, SAVE
 @click.option("--op", type=click.Choice([LOAD, SAVE]), default=LOAD, show_default=True, help="The operation.")
 @click.option("--folder", help="The folder of a file of that size; by default the current one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def explain(target: str, op: str, folder: str | None, as_json: bool) -> None:
+def explain(target: str, op: Operation, folder: str | None, as_json: bool) -> None:
     """Which tool would move a file, or a .pt of a size such as 1GiB, why, how sure that is, and the others' times.
 
     A name that is a file's is a path, else a size.
