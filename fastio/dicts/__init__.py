@@ -11,8 +11,8 @@ Example::
     print(dictionary.explain(context, 1 << 20, ["uring", "posix", "torch"]))
 """
 
+import typing as _typing
 from importlib import import_module as _import_module
-from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from fastio.dicts.choice import Choice
 from fastio.dicts.context import Context, small_class
@@ -21,7 +21,7 @@ from fastio.dicts.dictionary import Dictionary, RDic, WDic
 from fastio.dicts.policy import Policy, resolve
 from fastio.dicts.wrdic import WRDic
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from fastio.dicts.explain import Entry, Explanation
 else:
 

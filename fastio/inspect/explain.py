@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fastio import dicts
+from fastio.arguments import Operation, Path
 from fastio.dicts.policy import AUTO
 from fastio.engine.load_plan import detected, plan_load
 from fastio.engine.plan import FileLoad, LoadRequest, TorchLoad, TransferPlan
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
 _BY_DICTIONARY = {SAVE: "w", LOAD: "r"}  # what "auto" means, whatever FASTIO_POLICY says
 
 
-def explain(
-    target: str | os.PathLike[str] | int, op: str = LOAD, *, folder: str | os.PathLike[str] | None = None
-) -> Explanation:
+def explain(target: Path | int, op: Operation = LOAD, *, folder: Path | None = None) -> Explanation:
     """Which tool would move ``target`` (a file, or a number of bytes), why, how sure that is, and what the others took.
 
     For a save of a path, its present size and format are taken. A number of bytes is of a ``.pt`` in ``folder``, the

@@ -9,7 +9,7 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from fastio._native import DeferredWeakrefCallback
+from fastio.arguments import Path, Size
 from fastio.offload.autograd import hooks
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
@@ -26,12 +27,12 @@ from fastio.offload.autograd.read_ahead import ReadAhead
 from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor, State
 from fastio.offload.autograd.thread_pass import ThreadPass
 from fastio.offload.autograd.views import View
-from fastio.offload.codecs.encoding import is_exact
+from fastio.offload.codecs.encoding import Codec, is_exact
 from fastio.offload.codecs.saved_tensor_encoding import pack, unpack
 from fastio.offload.device_memory import DeviceMemory
 from fastio.offload.out_of_memory import Result, StepState, is_out_of_memory, run_twice
 from fastio.offload.planning.planner import Planner
-from fastio.offload.planning.schedule import Policy
+from fastio.offload.planning.schedule import Policy, PolicyName
 from fastio.offload.recompute.checkpoint_policy import PlannedPolicy
 from fastio.offload.recompute.operator_policy import OperatorPolicy, Operators
 from fastio.offload.recompute.recipe import Hold
@@ -39,7 +40,7 @@ from fastio.offload.recompute.recomputation import Recomputation
 from fastio.offload.report import Counts, Report, report
 from fastio.offload.stores.resolve_store import resolve_store
 from fastio.offload.stores.tier_set import TierSet, tier_of
-from fastio.offload.stores.tiers import ActivationLostError
+from fastio.offload.stores.tiers import ActivationLostError, Store
 from fastio.sizes import parse_size
 
 _LOCK_TIMEOUT_S = 1.0  # seconds
@@ -78,11 +79,11 @@ class Offload:
         self,
         model: torch.nn.Module | None = None,
         *,
-        store: Any,
-        budget: int | str | None = None,
-        host_budget: int | str = 0,
-        policy: str | Policy | Operators = "flashneuron",
-        codec: str = "lossless",
+        store: Path | Sequence[Path] | Store,
+        budget: Size | None = None,
+        host_budget: Size = 0,
+        policy: PolicyName | Policy | Operators = "flashneuron",
+        codec: Codec = "lossless",
         strict_paper: bool = False,
         force: str | None = None,
     ) -> None:
