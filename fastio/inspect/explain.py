@@ -16,8 +16,9 @@ from fastio.dicts.policy import AUTO
 from fastio.engine.load_plan import detected, plan_load
 from fastio.engine.plan import FileLoad, LoadRequest, TorchLoad, TransferPlan
 from fastio.engine.tool_selection import plan_transfer
-from fastio.errors import ToolUnavailableError
+from fastio.errors import FormatError, ToolUnavailableError
 from fastio.files.open_file import opened
+from fastio.formats import foreign
 from fastio.formats.detect import PT
 from fastio.transports import registry
 from fastio.transports.selection import Need
@@ -36,7 +37,7 @@ def explain(target: Path | int, op: Operation = LOAD, *, folder: Path | None = N
     current one if there is none: so ask about a save of a file that is not there yet. The result prints as a table.
     ValueError for an ``op`` that is neither ``"load"`` nor ``"save"``, or a negative number; TypeError for what is
     neither a path nor a number, or a folder beside a path; FileNotFoundError for a file or folder that is not there,
-    CorruptFileError for one that is damaged.
+    CorruptFileError for one that is damaged, FormatError for one that holds no tensors.
 
     >>> print(fastio.explain("model.pt"))
     >>> print(fastio.explain(10**9, op="save", folder="/mnt/checkpoints"))
@@ -95,6 +96,8 @@ def _transfer_of_file(op: str, path: str) -> tuple[TransferPlan, str]:
         raise FileNotFoundError(errno.ENOENT, f"how large it will be is not known yet; {cure}", path)
     with opened(path) as (fd, size):
         found = detected(path, fd, size)
+        if found is None and (known := foreign.problem_of(path, fd, size)):
+            raise FormatError(f"{path}: {known}")
         plan = plan_load(LoadRequest(path, None, True, False, _BY_DICTIONARY[LOAD], True, {}), fd, size, found)
         if isinstance(plan, TorchLoad):
             resident = is_resident(path, fd, size)
