@@ -42,7 +42,7 @@ SEED := 1
 NATIVE_BUILD := build/native-test
 RIG := build/rig
 
-.PHONY: demo quick test differential check format native-test native-test-threads test-nvme bench-docs dictionaries clean
+.PHONY: demo quick test differential check format native-test native-test-threads test-nvme docs picture bench-docs dictionaries clean
 
 demo: $(VENV)/.user
 	cd $(VENV) && bin/python -m fastio_bench.demo
@@ -88,6 +88,15 @@ test-nvme: $(VENV)/.tools
 	$(BIN)/cmake --build $(RIG)/guest
 	$(BIN)/python tests/emulator/run.py $(RIG) $(RIG)/guest/rig "$(ONLY)"
 
+# The documentation site, in build/site, from docs and the docstrings; nothing is compiled, and a warning is an error.
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict --quiet
+
+# The picture of the README, from a folder of what `fastio-bench peers --out` wrote: make picture RESULTS=results
+picture: $(VENV)/.user
+	@test -n "$(RESULTS)" || { echo "say where the results are: make picture RESULTS=folder"; exit 2; }
+	cd $(VENV) && bin/python -m fastio_bench.report.picture "$(abspath $(RESULTS))" "$(CURDIR)/docs/images"
+
 # docs/performance.md, from a folder of what `fastio-bench <command> --out` wrote: make bench-docs RESULTS=results
 bench-docs: $(VENV)/.user
 	@test -n "$(RESULTS)" || { echo "say where the results are: make bench-docs RESULTS=folder"; exit 2; }
@@ -106,6 +115,11 @@ $(VENV)/.tools: constraints.txt
 	@echo "setting up $(VENV): a minute or two, once"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) scikit-build-core nanobind cmake ninja
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml constraints.txt
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(PIP) $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
 	@touch $@
 
 $(VENV)/.user: $(VENV)/.tools $(PROJECT)

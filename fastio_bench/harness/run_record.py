@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import platform
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +48,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     broken: bool = False
+    began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
 
     def take(self, outcomes: Iterable[Sample | Failure]) -> Iterator[Sample | Failure]:
         """Record each outcome and pass it on. Raises KeyboardInterrupt before the next one if a signal came."""
@@ -61,10 +65,15 @@ class Report:
         self.notes += host.remark(sum(sample.again for sample in self.samples))
 
     def document(self) -> dict[str, Any]:
-        """The machine, versions, settings, samples and everything derived from them, for JSON."""
+        """When, where and by what, the machine, settings, samples and everything derived from them, for JSON."""
         return {
             "schema": SCHEMA,
             "command": self.command,
+            "measured": {
+                "date": self.began.isoformat(timespec="seconds"),
+                "host": platform.node(),
+                "arguments": shlex.join(["fastio-bench", *sys.argv[1:]]),
+            },
             "machine": machine.describe(self.folder),
             "settings": self.settings,
             "interrupted": self.interrupted,
