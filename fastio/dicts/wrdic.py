@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from fastio.dicts.choice import Choice
 from fastio.dicts.context import Context
 from fastio.dicts.dictionary import LOCK, SAVE, Dictionary, RDic, WDic
+from fastio.dicts.explain import Explanation
 from fastio.dicts.sizes import describe_seconds
 from fastio.errors import DictionaryError, quoted
 from fastio.sizes import format_size
-
-if TYPE_CHECKING:
-    from fastio.dicts.explain import Explanation
 
 Mode = Literal["w", "r", "w+r"]
 MODES: tuple[Mode, ...] = ("w", "r", "w+r")

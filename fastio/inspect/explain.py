@@ -6,12 +6,12 @@ import errno
 import operator
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
 from fastio import dicts
 from fastio.arguments import Operation, Path
+from fastio.dicts import Explanation
 from fastio.dicts.policy import AUTO
 from fastio.engine.load_plan import detected, plan_load
 from fastio.engine.plan import FileLoad, LoadRequest, TorchLoad, TransferPlan
@@ -23,9 +23,6 @@ from fastio.formats.detect import PT
 from fastio.transports import registry
 from fastio.transports.selection import Need
 from fastio.transports.transport import LOAD, SAVE, is_resident
-
-if TYPE_CHECKING:
-    from fastio.dicts import Explanation
 
 _BY_DICTIONARY = {SAVE: "w", LOAD: "r"}  # what "auto" means, whatever FASTIO_POLICY says
 

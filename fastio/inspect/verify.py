@@ -13,6 +13,7 @@ from fastio.files.open_file import opened
 from fastio.formats import foreign
 from fastio.formats.detect import NPY, PT, SAFETENSORS, is_legacy
 from fastio.formats.small_reads import head
+from fastio.inspect.tensor_digests import verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,6 @@ def verify(path: str | os.PathLike[str]) -> Verification:
             archive, nbytes, _ = verify_archive(name, fd, size)
             return Verification(name, file_format, len(archive.records), nbytes, archive.has_storage_crcs)
         if file_format == SAFETENSORS:
-            from fastio.inspect.tensor_digests import verified  # what it imports, few processes need
-
             return Verification(name, file_format, *verified(name, fd, size))
         if file_format == NPY:
             source = formats.module(file_format).source(name, fd, size)
