@@ -148,9 +148,10 @@ class HostTier(Tier):
         """Return the address of a block, where there is no spare one; None if there is no room."""
         if self._freed:
             self._copies.follow_all()
-            while self._freed:
-                size, blocks = self._freed.popitem()
-                self._spare[size] += blocks
+            for size, blocks in self._freed.items():
+                while blocks:
+                    self._spare[size].append(blocks.pop())
+            self._freed.clear()
             if spare := self._spare[nbytes]:
                 return spare.pop()
         with contextlib.suppress(ArenaFullError):
