@@ -77,6 +77,8 @@ class Planner:
         self._passes: list[ref[ForwardPass]] = []
         self._warned = False
         self._least_window = _WINDOW  # without a budget
+        # Whether the bytes in transfer are limited to those that are of use, not to a part of the budget.
+        self._keeps_window = budget is None and policy in UNPLANNED
         self.kept_nbytes = 0  # of the activations of all passes that stay by their plans
         # Bytes of memory for the saved tensors of the latest pass; None if nothing limits them.
         self.budget: int | None = None
@@ -259,11 +261,6 @@ class Planner:
     def _measures(self) -> bool:
         """Whether the latest pass measures what else a step takes: nothing is read ahead then."""
         return self._fits and self._current is None
-
-    @property
-    def _keeps_window(self) -> bool:
-        """Whether the bytes in transfer are limited to those that are of use, not to a part of the budget."""
-        return self._settings.budget is None and self.policy in UNPLANNED
 
     def budget_of(self, profile: Profile | None) -> int | None:
         """Return the bytes of memory for the saved tensors of a profile's passes; None if nothing limits them."""
