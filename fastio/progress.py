@@ -8,6 +8,7 @@ from typing import Any
 
 from fastio.engine.background_job import Progress
 from fastio.errors import ToolUnavailableError
+from fastio.runtime.installation import pip_install
 
 
 def check_progress(progress: Any) -> None:
@@ -53,5 +54,5 @@ def _bar() -> Any:
         from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
         from rich.progress import Progress as Bar
     except ImportError:
-        raise ToolUnavailableError("progress", "the bar needs rich", "pip install rich") from None
+        raise ToolUnavailableError("progress", "the bar needs rich", pip_install(package="rich")) from None
     return Bar("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
