@@ -79,6 +79,11 @@ class Planner:
         self._least_window = _WINDOW  # without a budget
 
     @property
+    def given_budget(self) -> int | None:
+        """The budget that the user set."""
+        return self._settings.budget
+
+    @property
     def budget(self) -> int | None:
         """Bytes of memory for the saved tensors of the latest pass; None if nothing limits them."""
         return self.budget_of(self._current)
