@@ -108,6 +108,16 @@ class Checkpointer:
             at_exit.close_at_exit(self)
         self._is_open = True
 
+    def __repr__(self) -> str:
+        settings = [f"policy {self._policy!r}"]
+        if self._saver is None:
+            settings.insert(0, "read-only")
+        else:
+            settings = [*self._saver.described(), *settings]
+        busy = self._saver is not None and self._saver.is_busy
+        state = "closed" if not self._is_open else "writing a step" if busy else "open"
+        return f"<fastio Checkpointer in {self._steps.path}: {', '.join(settings)}, {state}>"
+
     def save(self, step: int, state: Any, metadata: dict[str, Any] | None = None) -> bool:
         """Save a step; returns False if it was skipped (see ``when_busy``).
 

@@ -152,6 +152,11 @@ class Report:
         """The simulated seconds of the latest iteration."""
         return None if self.predicted is None else self.predicted.iteration_s
 
+    def __repr__(self) -> str:
+        planned = "not planned" if self.planned is None else f"to move: {len(self.planned.selected)}"
+        written = ", ".join(f"written to {tier}: {one.writes}" for tier, one in self.traffic.items()) or "nothing moved"
+        return f"<fastio offload Report: policy {self.policy}, saved tensors: {self.activations}, {planned}, {written}>"
+
     def __str__(self) -> str:
         return "\n".join([*self._planned_lines(), *self._counted_lines()])
 
