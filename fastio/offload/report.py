@@ -243,7 +243,7 @@ class Report:
             (counts.cancelled, "writes were dropped, because backward needed the tensor first"),
             (
                 counts.passed_through,
-                "saved tensors are none to move: parameters, small ones, other layouts and devices",
+                "saved tensors never move: parameters, small ones, other layouts or devices",
             ),
             (counts.moved, "writes were in vain: the program moved the memory meanwhile"),
             (counts.refused, "writes failed: these tensors stayed in memory"),
