@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 
 # The package is installed, not linked: what runs is what a user gets. (Python started here, at the root, would import
 # the source tree, which has no native part: hence demo's `cd`.) Folders are listed too, for removed files.
-SOURCES := $(shell find fastio fastio_bench native -name __pycache__ -prune -o -print)
+SOURCES := $(shell find fastio fastio_bench fastio_command native -name __pycache__ -prune -o -print)
 PROJECT := pyproject.toml constraints.txt README.md LICENSE $(SOURCES)
 CPP := $(filter %.cpp %.hpp native/%.cu,$(SOURCES)) $(wildcard tests/emulator/guest/*.?pp tests/support/*/*.cpp)
 

@@ -11,17 +11,8 @@ from fastio.inspect.differences import ONLY_FIRST, ONLY_SECOND, VALUES, TensorDi
 from fastio.inspect.listing import contents
 
 
-@click.command(short_help="Which tensors of two files differ, and by how much.")
-@click.argument("first")
-@click.argument("second")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of the tensors that differ.")
 def diff(first: str, second: str, as_json: bool) -> None:
-    """Compare the tensors of FIRST and SECOND by name: files of any format, or folders of shards.
-
-    Two NaN are equal. The relative difference of a and b is |a - b| / max(|a|, |b|). Values that are no tensors are not
-    compared. One pair of tensors is in memory at a time. Exit status: 0 if all tensors are equal, 1 if some differ, 2
-    if a file, or some of its tensors, could not be read.
-    """
+    """Run ``fastio diff``."""
     one, other = contents(first), contents(second)
     count, listed = 0, []
     for difference in differences(one, other):

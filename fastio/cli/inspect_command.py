@@ -11,7 +11,7 @@ from rich.tree import Tree
 
 from fastio.cli.messages import echo_json, visible
 from fastio.cli.tables import show, show_table
-from fastio.inspect.contents import EXPECTED, Contents, StoredTensor
+from fastio.inspect.contents import Contents, StoredTensor
 from fastio.inspect.listing import contents
 from fastio.sizes import format_size
 
@@ -19,14 +19,8 @@ _VALUES = 20  # plain values that are shown
 _DEEPEST = 16  # levels of a tree
 
 
-@click.command(
-    short_help="Tensors: shapes, dtypes, offsets, sharing; metadata.", help=f"List what PATH holds: {EXPECTED}."
-)
-@click.argument("path")
-@click.option("--tree", is_flag=True, help="Group the tensors by the parts of their names.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: every tensor, value and note.")
 def inspect(path: str, tree: bool, as_json: bool) -> None:
-    """List a file's contents. No tensor bytes are read, and nothing in the file is run."""
+    """Run ``fastio inspect``."""
     found = contents(path)
     if as_json:
         echo_json(document(found))

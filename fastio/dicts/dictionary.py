@@ -10,12 +10,14 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from fastio.dicts.choice import Choice
 from fastio.dicts.context import Context
+from fastio.dicts.explain import Explanation, explain_tuner
 from fastio.dicts.files import errors_naming, read_plain, write_plain
 from fastio.dicts.json_form import MOST_CONTEXTS, parse_tuner, parse_tuners, plain_tuners
+from fastio.dicts.lookup import look_up
 from fastio.dicts.priors import Rule, parse_rules, rule_for
 from fastio.dicts.renewal import Renewal
 from fastio.dicts.shipped import shipped_rules
@@ -23,9 +25,6 @@ from fastio.dicts.sizes import bucket_of
 from fastio.dicts.tuner import Tuner
 from fastio.errors import DictionaryError, quoted
 from fastio.runtime.fork_safe_lock import lock_across_forks
-
-if TYPE_CHECKING:
-    from fastio.dicts.explain import Explanation
 
 SAVE, LOAD = "save", "load"
 MOST_ANSWERS = 4096
@@ -115,8 +114,6 @@ class Dictionary:
 
     def explain(self, context: Context, nbytes: int, candidates: Sequence[str]) -> Explanation:
         """Which tool would be chosen, why, how sure that is, and the times of the others. Changes nothing."""
-        from fastio.dicts.explain import explain_tuner  # here, so that `import fastio` stays light
-
         tools = _tuple(candidates)
         with LOCK:
             own = self._own(context)
@@ -212,8 +209,6 @@ class Dictionary:
                     self.adopt({context: theirs})
 
     def _look_up(self, context: Context, nbytes: int, tools: tuple[str, ...]) -> Choice:
-        from fastio.dicts.lookup import look_up  # imports statistics, which only frozen dictionaries need
-
         key = (context, bucket_of(nbytes), tools)
         if key not in self._answers:
             if len(self._answers) >= MOST_ANSWERS:

@@ -63,7 +63,7 @@ def write_plain(path: str | os.PathLike[str], plain: Mapping[str, Any]) -> None:
     target = os.fspath(path)
     temporary = f"{target}.{os.getpid()}.{time.monotonic_ns()}.tmp"
     try:
-        with open(temporary, "x", encoding="ascii") as file:
+        with open(temporary, "x", encoding="utf-8") as file:
             json.dump({"schema": SCHEMA, **plain}, file, separators=(",", ":"))
         os.replace(temporary, target)
     except BaseException:

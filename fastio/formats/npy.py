@@ -13,7 +13,7 @@ import torch
 
 from fastio.errors import CorruptFileError, FormatError, quoted
 from fastio.files.npy_header import parse
-from fastio.formats import dense_tensors, shapes
+from fastio.formats import dense_tensors, foreign, shapes
 from fastio.formats.layout import Layout, LayoutBuilder
 from fastio.formats.small_reads import read_at
 from fastio.formats.source import Source, StorageOf
@@ -129,7 +129,8 @@ def _no_array(shape: tuple[int, ...], itemsize: int) -> str:
 def _header(path: str, fd: int, size: int) -> tuple[tuple[int, ...], bool, str, int]:
     fixed = read_at(path, fd, 0, min(size, 12))
     if len(fixed) < 12 or not fixed.startswith(_MAGIC[:6]) or fixed[6] not in (1, 2, 3) or fixed[7]:
-        raise CorruptFileError(path, None, "its first bytes are no npy header of a known version")
+        known = foreign.problem_of(path, fd, size, "a .npy file")
+        raise CorruptFileError(path, None, known or "its first bytes are no npy header of a known version")
     length = int.from_bytes(fixed[8:12] if fixed[6] > 1 else fixed[8:10], "little")
     total = (12 if fixed[6] > 1 else 10) + length
     if total > size:

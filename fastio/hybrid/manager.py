@@ -13,6 +13,7 @@ from torch.autograd.graph import increment_version
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from fastio.arguments import Path, Size
 from fastio.hybrid import requirements
 from fastio.hybrid.errors import HybridError
 from fastio.hybrid.first_step import FirstStep
@@ -29,7 +30,7 @@ from fastio.hybrid.optimizer.ssd_states import SsdStates
 from fastio.hybrid.optimizer.update_states import HostStates, States
 from fastio.hybrid.planning.backward_prefetch import copies
 from fastio.hybrid.planning.costs import LayerCosts, forward_ends
-from fastio.hybrid.planning.plan import Plan, Planner, check_settings, plan
+from fastio.hybrid.planning.plan import Plan, Planner, PlannerName, check_settings, plan
 from fastio.hybrid.report import Report
 from fastio.hybrid.simulation import machines
 from fastio.offload.stores.block_store import BlockStore
@@ -81,10 +82,10 @@ class Hybrid:
         self,
         model: Module,
         optimizer: Optimizer,
-        gpu_budget: int | str | None = None,
+        gpu_budget: Size | None = None,
         gradient_reserve: float = 1.0,
-        planner: str | Planner = "memferry",
-        optimizer_store: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        planner: PlannerName | Planner = "memferry",
+        optimizer_store: Path | Sequence[Path] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         if not isinstance(model, Module):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from fastio.errors import CorruptFileError, ShardMissingError, quoted
 from fastio.files.open_file import check_regular, is_path, opened
+from fastio.formats import foreign
 from fastio.formats.detect import INDEX_SUFFIX
 from fastio.formats.small_reads import read_at
 
@@ -68,7 +69,9 @@ def read_index(path: str) -> ShardIndex:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CorruptFileError(path, None, f"is not the JSON it should be: {error}; download it again") from None
+        known = foreign.problem(text[: foreign.HEAD_BYTES], "an index of shards in JSON")
+        said = known if known and text[:1] != b"{" else f"is not the JSON it should be: {error}; download it again"
+        raise CorruptFileError(path, None, said) from None
     files = found.get("weight_map") if isinstance(found, dict) else None
     if not isinstance(files, dict) or not files:
         raise CorruptFileError(path, None, "has no weight_map of tensors to files: it is no index, or a damaged one")

@@ -38,7 +38,7 @@ _QUICK_DEPTH, _QUICK_BATCH = 4, 8
 _GRADIENTS = 2  # files of gradients on the disk at once: plain training's and those of the way compared with it
 
 
-@click.command(short_help="Training with activations offloaded.")
+@click.command()
 @click.option(
     "--model",
     default="transformer",

@@ -30,7 +30,7 @@ _LEFT_OUT = (
 )
 
 
-@click.command(short_help="The same work by other libraries and by fastio.")
+@click.command()
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 5, with --quick 3.")
 @click.option("--workload", "names", multiple=True, type=click.Choice(_NAMES), help="Only this; may be repeated.")
 @click.option(

@@ -13,7 +13,7 @@ from fastio_bench.report.page import page
 _NAME = "report.html"
 
 
-@click.command(short_help="One HTML page of the results in a folder.")
+@click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
     "-o",

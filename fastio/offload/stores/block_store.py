@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from fastio.arguments import Path
 from fastio.offload.stores.endurance import Drive
 from fastio.offload.stores.store_errors import BLOCK, Failure, PublicErrors, StoreGoneError, transfer_error
 from fastio.offload.stores.store_opening import open_store
@@ -71,9 +72,9 @@ class BlockStore:
 
     def __init__(
         self,
-        places: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        places: Path | Sequence[Path],
         capacity: int = 0,
-        driver: str | None = None,
+        driver: Literal["uring", "threads", "nvme", "vfio", "spdk"] | None = None,
         force: str | None = None,
     ) -> None:
         if capacity < 0 or 0 < capacity < BLOCK:

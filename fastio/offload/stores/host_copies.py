@@ -29,9 +29,8 @@ class CpuCopies:
         streaming_copy(buffer.address, host, saved.stored_nbytes)
         return None
 
-    def is_over(self, event: Event | None, wait: bool) -> bool:
-        """Return whether a copy has ended, with or without an error; wait for that if ``wait``."""
-        return True
+    def follow_all(self) -> None:
+        """Let the copies out to come follow all copies so far: host memory that these use may be used again."""
 
     def wait(self, event: Event | None) -> None:
         """Wait for a copy. Raises its error."""
@@ -74,14 +73,14 @@ class StreamCopies(CpuCopies):
         except RuntimeError as error:
             raise refused_copy(error) from error
 
-    def is_over(self, event: Event | None, wait: bool) -> bool:
+    def follow_all(self) -> None:
         """See :class:`CpuCopies`."""
         try:
-            if wait:
-                self.wait(event)
-            return event is None or bool(event.query())
-        except (FastIOError, RuntimeError):  # of torch, or of the copy
-            return True
+            for (_, out), stream in self._streams.items():
+                if out:
+                    self._follow_others(stream)
+        except RuntimeError as error:
+            raise refused_copy(error) from error
 
     def wait(self, event: Event | None) -> None:
         """See :class:`CpuCopies`."""
@@ -98,8 +97,15 @@ class StreamCopies(CpuCopies):
     def _stream(self, device: torch.device, out: bool) -> Stream:
         stream = self._streams.get((device, out))
         if stream is None:
-            stream = self._streams[device, out] = self._accelerator.copy_stream(device, to_host=out)
+            stream = self._accelerator.copy_stream(device, to_host=out)
+            self._follow_others(stream)
+            self._streams[device, out] = stream
         return stream
+
+    def _follow_others(self, stream: Stream) -> None:
+        for other in self._streams.values():
+            if other is not stream:
+                stream.wait_stream(other)
 
     def _copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> Event:
         self._accelerator.copy(stream, destination, source, nbytes, to_host)

@@ -3,13 +3,13 @@
 On an accelerator nothing here waits, except in a pass that measures transfers: the device keeps the order. A copy out
 follows the operator that saved the bytes. The stream of that operator waits for the copy before the memory is freed, so
 what reuses it comes later. A copy back follows the work that used its memory before, and what uses the bytes waits for
-it. A block of host memory is reused when its last copy was seen to have ended.
+it. Blocks of host memory are reused in the same way: the copies out that follow do so after all copies before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections import deque
 
 from fastio import devices
 from fastio.offload.autograd.buffer import IN_HUGE_PAGES, Buffer
@@ -35,12 +35,8 @@ class HostTier(Tier):
         super().__init__(name, counts, loaded)
         self._slab = Slab(nbytes, accelerator)
         self._copies = CpuCopies() if accelerator is None else StreamCopies(accelerator)
-        self._freed: deque[tuple[int, int, devices.Event | None]] = deque()  # blocks, sizes, and the last copy of each
+        self._freed: list[tuple[int, int]] = []  # blocks and their sizes; copies may still use them
         self._spare: dict[int, list[int]] = {}  # free blocks by size: a training uses the same ones in each step
-
-    def begin_pass(self) -> None:
-        """Begin a forward pass: take back the memory whose copies have ended."""
-        self._reap(wait=False)
 
     def move_out(self, saved: SavedTensor, waits: bool) -> bool:
         """Begin to copy a tensor out, and wait for that if ``waits``. Return False if there is no room for it.
@@ -48,8 +44,10 @@ class HostTier(Tier):
         Never raises an error of the copy.
         """
         began = time.perf_counter()
+        nbytes = saved.stored_nbytes
         try:
-            block = self._block(saved.stored_nbytes)
+            spare = self._spare.get(nbytes)
+            block = spare.pop() if spare else self._block(nbytes)
             if block is None:
                 return False
             saved.tier = self
@@ -79,15 +77,16 @@ class HostTier(Tier):
         copy; nothing is changed then.
         """
         assert saved.block is not None, "it was moved out"
-        if saved.encoded is not None:
-            saved.buffer = Buffer.for_payload(saved.stored_nbytes, saved.device)
-        elif saved.view is not None and (saved.accelerator is not None or saved.nbytes < IN_HUGE_PAGES):
-            saved.buffer = Buffer.of_view(saved.view, saved.device)
+        if saved.view is not None and saved.encoded is None and (saved.accelerator or saved.nbytes < IN_HUGE_PAGES):
+            buffer = Buffer.of_view(saved.view, saved.device)
+        elif saved.encoded is not None:
+            buffer = Buffer.for_payload(saved.stored_nbytes, saved.device)
         else:
-            saved.buffer = Buffer.like_source(saved.span, saved.source_nbytes, saved.device, paged=False)
+            buffer = Buffer.like_source(saved.span, saved.source_nbytes, saved.device, paged=False)
+        saved.buffer = buffer
         saved.fetched_s = time.perf_counter()
         try:
-            saved.arrived = self._copies.back(saved, saved.buffer, saved.block)
+            saved.arrived = self._copies.back(saved, buffer, saved.block)
             saved.state = State.INFLIGHT
             self._loaded.add(saved)
         except BaseException:  # an interrupt may come after the copy was issued
@@ -135,41 +134,29 @@ class HostTier(Tier):
         if saved.state is State.DISK:
             self.fetch(saved)
         saved.ready = saved.arrived
-        self._decode(saved)
+        if saved.encoded is not None:
+            self._decode(saved)
         saved.state = State.RESIDENT
 
     def _block(self, nbytes: int) -> int | None:
-        """Return the address of a new block; None if there is no room."""
-        spare = self._spare.get(nbytes)
-        if spare:
-            return spare.pop()
-        try:
+        """Return the address of a block, where there is no spare one; None if there is no room."""
+        if self._freed:
+            self._copies.follow_all()
+            while self._freed:
+                block, size = self._freed.pop()
+                self._spare.setdefault(size, []).append(block)
+            if spare := self._spare.get(nbytes):
+                return spare.pop()
+        with contextlib.suppress(ArenaFullError):
             return self._slab.resident(nbytes)
-        except ArenaFullError:
-            pass
-        for waits in (False, True):
-            self._reap(waits)
-            for blocks in self._spare.values():
-                while blocks:
-                    self._slab.free(blocks.pop())
-            try:
-                return self._slab.resident(nbytes)
-            except ArenaFullError:
-                if not self._freed:
-                    break
+        for blocks in self._spare.values():
+            while blocks:
+                self._slab.free(blocks.pop())
+        with contextlib.suppress(ArenaFullError):
+            return self._slab.resident(nbytes)
         return None
 
     def _free(self, saved: SavedTensor) -> None:
         block, saved.block = saved.block, None
         if block is not None:
-            last = saved.copied if saved.arrived is None else saved.arrived
-            if last is None:
-                self._spare.setdefault(saved.stored_nbytes, []).append(block)
-            else:
-                self._freed.append((block, saved.stored_nbytes, last))
-
-    def _reap(self, wait: bool) -> None:
-        """Free the blocks whose copies have ended, from the oldest one on; wait for all if ``wait``."""
-        while self._freed and self._copies.is_over(self._freed[0][2], wait):
-            block, nbytes, _ = self._freed.popleft()
-            self._spare.setdefault(nbytes, []).append(block)
+            self._freed.append((block, saved.stored_nbytes))
