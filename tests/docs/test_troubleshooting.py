@@ -11,8 +11,6 @@ import fastio
 PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 # Python's, torch's and the system's own.
 OTHERS = {
-    "partially initialized module 'fastio'",
-    "No module named 'fastio._native'",
     "Weights only load failed",
     "No space left on device",
 }
