@@ -13,8 +13,6 @@ from fastio.inspect.listing import contents
 from fastio.inspect.values import Difference
 from fastio.sizes import exact_size
 
-_TOLERANCE = click.FloatRange(min=0)
-
 
 def diff(first: str, second: str, atol: float, rtol: float, strip_prefix: str, as_json: bool) -> None:
     """Run ``fastio diff``."""

@@ -223,7 +223,8 @@ class Hybrid:
             raise HybridError("nothing is planned yet: train a step first")
         source = "measured here" if self._device_memory.measures else f"simulated for {MACHINE.name}"
         timeline = iterate(self._costs, self.plan)
-        draw({"planned iteration": timeline}, path, f"{source}; without the update", [one.name for one in self._layers])
+        name = f"planned iteration, {source}"
+        draw({name: timeline}, path, f"{source}; without the update", [one.name for one in self._layers])
 
     def close(self) -> None:
         """Release the model and the optimizer; parameters stay in host memory. May be called twice."""
