@@ -13,6 +13,7 @@ from typing import Any
 
 from fastio.engine.background_job import Progress
 from fastio.errors import ToolUnavailableError
+from fastio.runtime.installation import pip_install
 from fastio.sizes import format_size
 
 _FIRST_SECONDS, _MOST_SECONDS = 5.0, 60.0  # before the first line, and between two lines
@@ -95,7 +96,7 @@ def _bar() -> Any:
         from rich.progress import Progress as Bar
         from rich.table import Column
     except ImportError:
-        raise ToolUnavailableError("progress", "the bar needs rich", "pip install rich") from None
+        raise ToolUnavailableError("progress", "the bar needs rich", pip_install(package="rich")) from None
     stream: Any = LossyStream(sys.stderr)
     label = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
     numbers = [kind(table_column=Column(no_wrap=True)) for kind in (DownloadColumn, TransferSpeedColumn)]

@@ -13,23 +13,9 @@ from fastio.inspect.listing import contents
 from fastio.inspect.values import Difference
 from fastio.sizes import exact_size
 
-_TOLERANCE = click.FloatRange(min=0)
 
-
-@click.command(short_help="Which tensors of two files differ, and by how much.")
-@click.argument("first")
-@click.argument("second")
-@click.option("--atol", type=_TOLERANCE, default=0.0, help="Take |a - b| up to ATOL + RTOL * |b| for equal.")
-@click.option("--rtol", type=_TOLERANCE, default=0.0, help="As for torch.allclose; both are 0 by default.")
-@click.option("--strip-prefix", default="", metavar="PREFIX", help="Leave out PREFIX where a name begins with it.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: whether they are equal, and each that differs.")
 def diff(first: str, second: str, atol: float, rtol: float, strip_prefix: str, as_json: bool) -> None:
-    """Compare the tensors of FIRST and SECOND by name: files of any format, or folders of shards.
-
-    Two NaN are equal. The relative difference of a and b is |a - b| / max(|a|, |b|). Values that are no tensors are not
-    compared. One pair of tensors is in memory at a time. Exit status: 0 if all tensors are equal, 1 if some differ, 2
-    if a file, or some of its tensors, could not be read.
-    """
+    """Run ``fastio diff``."""
     one, other = contents(first), contents(second)
     found: list[TensorDifference] = []
     for difference in differences(one, other, atol, rtol, strip_prefix):

@@ -27,15 +27,8 @@ _PACKAGES = (
 )
 
 
-@click.command(short_help="Versions, filesystem, direct I/O, io_uring, tools.")
-@click.option("--dir", "folder", default=".", show_default=True, help="The folder whose filesystem is checked.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(folder: str, as_json: bool) -> None:
-    """What is installed, what this machine and the filesystem of a folder allow, and why a tool is unavailable.
-
-    A file of 4 KiB is written into the folder and removed. `fastio-bench doctor` also measures, and lists NVMe
-    controllers.
-    """
+    """Run ``fastio doctor``."""
     answers, tools = _answers(folder), tool_rows()
     if as_json:
         rows = [{"name": name, "available": available, "detail": detail} for name, available, detail in tools]

@@ -12,7 +12,7 @@ from rich.tree import Tree
 from fastio.cli.checkpoint_listing import show_checkpoints
 from fastio.cli.messages import echo_json, visible
 from fastio.cli.tables import show, show_table
-from fastio.inspect.contents import EXPECTED, Contents, StoredTensor
+from fastio.inspect.contents import Contents, StoredTensor
 from fastio.inspect.listing import contents
 from fastio.sizes import exact_size, format_size
 
@@ -20,15 +20,8 @@ _VALUES = 20  # plain values that are shown
 _DEEPEST = 16  # levels of a tree
 
 
-@click.command(
-    short_help="Tensors: shapes, dtypes, offsets, sharing; metadata.",
-    help=f"List what PATH holds: {EXPECTED}, a folder of torch.distributed.checkpoint or of fastio.Checkpointer.",
-)
-@click.argument("path")
-@click.option("--tree", is_flag=True, help="Group the tensors by the parts of their names.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: every tensor, value and note.")
 def inspect(path: str, tree: bool, as_json: bool) -> None:
-    """List a file's or folder's contents. No tensor bytes are read, and nothing in the file is run."""
+    """Run ``fastio inspect``."""
     try:
         found = contents(path)
     except FileNotFoundError:

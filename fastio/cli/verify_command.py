@@ -33,16 +33,8 @@ class Outcome:
     tensors: tuple[str, ...] = ()
 
 
-@click.command(short_help="Compare files with their checksums.")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of the files' outcomes.")
 def verify(paths: tuple[str, ...], as_json: bool) -> None:
-    """Compare every byte of each PATH with its CRC-32, and its SHA-256 if there is one; of a folder, of each shard.
-
-    A .safetensors has them if fastio saved it, or after fastio seal. Without checksums, as in .npy, only the structure
-    is checked, and that is said. Exit status: 0 if no damage was found, 1 for a damaged file, 2 for one that could not
-    be read.
-    """
+    """Run ``fastio verify``."""
     outcomes = []
     for path in paths:
         for outcome in check(path):

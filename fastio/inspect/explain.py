@@ -6,11 +6,12 @@ import errno
 import operator
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
 from fastio import dicts
+from fastio.arguments import Operation, Path
+from fastio.dicts import Explanation
 from fastio.dicts.policy import AUTO
 from fastio.engine.load_plan import detected, plan_load
 from fastio.engine.plan import FileLoad, LoadRequest, TorchLoad, TransferPlan
@@ -23,15 +24,10 @@ from fastio.transports import registry
 from fastio.transports.selection import Need
 from fastio.transports.transport import LOAD, SAVE, is_resident
 
-if TYPE_CHECKING:
-    from fastio.dicts import Explanation
-
 _BY_DICTIONARY = {SAVE: "w", LOAD: "r"}  # what "auto" means, whatever FASTIO_POLICY says
 
 
-def explain(
-    target: str | os.PathLike[str] | int, op: str = LOAD, *, folder: str | os.PathLike[str] | None = None
-) -> Explanation:
+def explain(target: Path | int, op: Operation = LOAD, *, folder: Path | None = None) -> Explanation:
     """Which tool would move ``target`` (a file, or a number of bytes), why, how sure that is, and what the others took.
 
     For a save of a path, its present size and format are taken. A number of bytes is of a ``.pt`` in ``folder``, the

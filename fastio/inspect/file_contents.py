@@ -16,6 +16,7 @@ from fastio.formats.safetensors import format as safetensors_format
 from fastio.formats.safetensors import tensor_table
 from fastio.formats.small_reads import head
 from fastio.inspect.contents import EXPECTED, Contents, StoredTensor
+from fastio.inspect.pt_contents import contents_of_pt
 from fastio.memory.load_buffers import Region
 
 
@@ -25,8 +26,6 @@ def contents_of_file(path: str) -> Contents:
     with opened(path) as (fd, size):
         file_format = detect(head(path, fd, size, HEAD_BYTES), path)
         if file_format == PT:
-            from fastio.inspect.pt_contents import contents_of_pt  # what it imports, few processes need
-
             return contents_of_pt(path, fd, size)
         if file_format is None:
             raise FormatError(f"{path}: {_without_directory(path, fd, size)}")

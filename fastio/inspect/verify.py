@@ -14,6 +14,7 @@ from fastio.formats import foreign
 from fastio.formats.detect import NPY, PT, SAFETENSORS, is_legacy
 from fastio.formats.pt.tensor_names import name_tensors
 from fastio.formats.small_reads import head
+from fastio.inspect.tensor_digests import verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,6 @@ def verify(path: str | os.PathLike[str]) -> Verification:
                 raise
             return Verification(name, file_format, len(archive.records), nbytes, archive.has_storage_crcs)
         if file_format == SAFETENSORS:
-            from fastio.inspect.tensor_digests import verified  # what it imports, few processes need
-
             return Verification(name, file_format, *verified(name, fd, size))
         if file_format == NPY:
             source = formats.module(file_format).source(name, fd, size)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from fastio.arguments import Group, Policy, Weights
 from fastio.engine.tool_selection import check
 from fastio.errors import UnsupportedError, kind_of, quoted
 from fastio.formats import dense_tensors
@@ -21,15 +22,15 @@ from fastio.transports.transport import LOAD
 
 
 def load_into(
-    state: Any,
-    filename: Any,
+    state: dict[str, Any],
+    filename: Weights,
     strict: bool = True,
     *,
     atomic: bool = False,
     dtype: torch.dtype | None = None,
-    policy: Any = "auto",
+    policy: Policy = "auto",
     verify: bool = True,
-    group: Any = None,
+    group: Group = None,
 ) -> tuple[list[str], list[str]]:
     """Load the tensors of files into those of a state dict, which keep their memory and get new values.
 

@@ -18,9 +18,9 @@ import torch
 from click.testing import CliRunner, Result
 
 import fastio
-from fastio.cli.commands import cli
 from fastio.inspect import values
 from fastio.inspect.listing import contents
+from fastio_command.commands import cli
 
 NAN, INF = float("nan"), float("inf")
 
@@ -32,7 +32,7 @@ def run(*arguments: object, status: int = 0) -> Result:
 
 
 def process(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "fastio.cli", *map(str, arguments)]
+    command = [sys.executable, "-P", "-m", "fastio_command", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -263,7 +263,7 @@ class TestBadInput:
                     assert result.exit_code in (0, 1, 2)
 
     def test_reader_that_leaves_early(self, saved: Path) -> None:
-        command = [sys.executable, "-P", "-m", "fastio.cli", "inspect", str(saved)]
+        command = [sys.executable, "-P", "-m", "fastio_command", "inspect", str(saved)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
             assert child.stdout
             assert child.stderr

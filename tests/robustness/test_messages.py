@@ -14,11 +14,11 @@ import pytest
 import safetensors.torch
 import torch
 from click.testing import CliRunner
+from fastio.cli.commands import cli
 from torch import nn
 
 import fastio
 from disks import tmpfs
-from fastio.cli.commands import cli
 from fastio.sizes import exact_size
 
 

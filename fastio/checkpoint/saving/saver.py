@@ -98,6 +98,16 @@ class Saver:
         """Whether a step is still being written."""
         return self._background_write is not None and self._background_write.is_working
 
+    def described(self) -> list[str]:
+        """Its main settings, in words."""
+        settings = self._settings
+        return [
+            "keeps all steps" if settings.keep is None else f"steps kept: {settings.keep}",
+            *([] if settings.keep_every is None else [f"multiples of {settings.keep_every} stay"]),
+            "asynchronous" if settings.asynchronous else "synchronous",
+            *(["incremental"] if settings.incremental else []),
+        ]
+
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
         """Save a step after the step before is written; raises the error of that step, if it had one."""
         self.wait()

@@ -24,7 +24,7 @@ from fastio.formats.safetensors import header_checksums, sidecar, tensor_table
 from fastio.formats.safetensors.dtypes import in_header
 from fastio.formats.safetensors.header_checksums import PAGE
 from fastio.formats.safetensors.tensor_checksums import TensorChecksums
-from fastio.formats.safetensors.tensor_table import CHECKSUMS, METADATA, TensorTable
+from fastio.formats.safetensors.tensor_table import ADDED, CHECKSUMS, METADATA, TensorTable
 from fastio.formats.source import Source, StorageOf
 from fastio.memory.load_buffers import Region, is_aligned
 from fastio.sizes import exact_size
@@ -39,7 +39,7 @@ def layout(
 
     ``metadata`` is the caller's own text, stored in the header. With ``checksums`` the header has room for a CRC-32 of
     each tensor, with ``hashes`` also for a SHA-256. It then has metadata in any case, and says ``"format": "pt"`` if
-    the caller gave none: accelerate refuses metadata without it.
+    the caller gave none: accelerate refuses metadata without it. fastio reads such a file as one without metadata.
     """
     if hashes and not checksums:
         raise ValueError(f"{path}: hashes=True needs checksums=True: hashes are stored beside the CRC-32s")
@@ -99,7 +99,8 @@ def header(
     if checksums:  # first: this is how places() finds them
         in_order = [entries[name] for name in names]
         stored = names, [entry["dtype"] for entry in in_order], [entry["shape"] for entry in in_order]
-        told = {CHECKSUMS: header_checksums.reserved(stored, hashes), **({"format": "pt"} if told is None else told)}
+        value = header_checksums.reserved(stored, hashes, without_metadata=told is None)
+        told = {CHECKSUMS: value, **(ADDED if told is None else told)}
     whole = entries if told is None else {METADATA: told, **entries}
     text = json.dumps(whole, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % PAGE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -18,6 +19,9 @@ from fastio.sizes import exact_size
 METADATA = "__metadata__"
 CHECKSUMS = "fastio.checksums"
 """The key of the metadata that holds fastio's checksums of the tensors."""
+ADDED = {"format": "pt"}
+"""What fastio adds beside its checksums if the caller gave no metadata."""
+_NONE_GIVEN = re.compile(r'\s*\{"version":\d+,"metadata":null,')
 _FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 _AGAIN = "download or copy it again"
 _CUT = f"the file was cut short or damaged; {_AGAIN}"
@@ -30,7 +34,8 @@ StoredTensors = tuple[list[str], list[str], list[list[int]]]
 class TensorTable(NamedTuple):
     """The tensors of a file, in its order. Of a ``.safetensors`` they begin at byte ``start``; of a ``.pt`` that is 0.
 
-    ``metadata`` are without fastio's ``checksums``, which are text of JSON. Both are None if the file has none.
+    ``metadata`` are without fastio's ``checksums``, which are text of JSON, and None if the caller of the save gave
+    none. Both are None if the file has none.
     """
 
     entries: Mapping[str, Entry]
@@ -121,6 +126,8 @@ def _of_any(path: str, text: bytes, start: int, size: int) -> TensorTable:
 
 def _table(entries: Mapping[str, Entry], metadata: dict[str, str] | None, start: int) -> TensorTable:
     checksums = metadata.pop(CHECKSUMS, None) if metadata else None
+    if checksums is not None and metadata == ADDED and _NONE_GIVEN.match(checksums):
+        metadata = None
     return TensorTable(entries, metadata, checksums, start)
 
 
