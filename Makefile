@@ -90,17 +90,18 @@ test-nvme: $(VENV)/.tools
 
 # The documentation site, in build/site, from docs and the docstrings; nothing is compiled, and a warning is an error.
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # The picture of the README, from a folder of what `fastio-bench peers --out` wrote: make picture RESULTS=results
 picture: $(VENV)/.user
 	@test -n "$(RESULTS)" || { echo "say where the results are: make picture RESULTS=folder"; exit 2; }
 	cd $(VENV) && bin/python -m fastio_bench.report.picture "$(abspath $(RESULTS))" "$(CURDIR)/docs/images"
 
-# docs/performance.md, from a folder of what `fastio-bench <command> --out` wrote: make bench-docs RESULTS=results
+# All tables of a folder of what `fastio-bench <command> --out` wrote, and the papers', into its performance.md:
+# make bench-docs RESULTS=results. docs/performance.md has what a reader decides by, and is written by hand.
 bench-docs: $(VENV)/.user
 	@test -n "$(RESULTS)" || { echo "say where the results are: make bench-docs RESULTS=folder"; exit 2; }
-	cd $(VENV) && bin/python -m fastio_bench.papers.performance_docs "$(abspath $(RESULTS))" "$(CURDIR)/docs/performance.md"
+	cd $(VENV) && bin/python -m fastio_bench.papers.performance_docs "$(abspath $(RESULTS))" "$(abspath $(RESULTS))/performance.md"
 
 # The dictionaries that fastio begins with, from recordings: make dictionaries TRACES="one.csv two.csv"
 dictionaries: $(VENV)/.user

@@ -19,7 +19,7 @@ from fastio.checkpoint.folder.manifest import LIMIT, Manifest, checked_metadata
 from fastio.checkpoint.folder.step_folders import steps_in
 from fastio.checkpoint.restoring.reading import Restored, RestoreRequest, check_step, read_step
 from fastio.checkpoint.saving.saver import Saver, SaveSettings
-from fastio.errors import CheckpointError, CorruptFileError, TransferError
+from fastio.errors import CheckpointError, CorruptFileError, TransferError, kind_of
 from fastio.progress import check_progress, shown
 from fastio.sizes import check_count, parse_size
 
@@ -311,8 +311,7 @@ def _device(map_location: Any) -> torch.device:
     if map_location is None:
         return torch.device("cpu")
     if not isinstance(map_location, str | int | torch.device):
-        kind = type(map_location).__name__
-        raise TypeError(f"map_location is a {kind}: a checkpoint is restored to one device, such as 'cpu' or 'cuda:0'")
+        raise TypeError(f"map_location is {kind_of(map_location)}: expected one device, such as 'cpu' or 'cuda:0'")
     return torch.device(map_location)
 
 

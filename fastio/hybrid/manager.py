@@ -14,6 +14,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from fastio.arguments import Path, Size
+from fastio.errors import kind_of
 from fastio.hybrid import requirements
 from fastio.hybrid.errors import HybridError
 from fastio.hybrid.first_step import FirstStep
@@ -89,7 +90,7 @@ class Hybrid:
         device: torch.device | str | None = None,
     ) -> None:
         if not isinstance(model, Module):
-            raise TypeError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
+            raise TypeError(f"model is {kind_of(model)}: expected a torch.nn.Module")
         check_optimizer(optimizer)
         refuse_hooked(optimizer)
         check_settings(planner, gradient_reserve)
@@ -222,7 +223,8 @@ class Hybrid:
             raise HybridError("nothing is planned yet: train a step first")
         source = "measured here" if self._device_memory.measures else f"simulated for {MACHINE.name}"
         timeline = iterate(self._costs, self.plan)
-        draw({"planned iteration": timeline}, path, f"{source}; without the update", [one.name for one in self._layers])
+        name = f"planned iteration, {source}"
+        draw({name: timeline}, path, f"{source}; without the update", [one.name for one in self._layers])
 
     def close(self) -> None:
         """Release the model and the optimizer; parameters stay in host memory. May be called twice."""

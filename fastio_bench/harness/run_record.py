@@ -25,6 +25,8 @@ from fastio_bench.report.table import ResultTable
 
 SCHEMA = 1
 _UNTIL = "what is shown is what was measured until then"
+_HOST = platform.node()
+_ARGUMENTS = shlex.join(["fastio-bench", *sys.argv[1:]])
 _WIDTH = 150  # characters of a table in a file or a pipe
 
 
@@ -69,11 +71,7 @@ class Report:
         return {
             "schema": SCHEMA,
             "command": self.command,
-            "measured": {
-                "date": self.began.isoformat(timespec="seconds"),
-                "host": platform.node(),
-                "arguments": shlex.join(["fastio-bench", *sys.argv[1:]]),
-            },
+            "measured": {"date": self.began.isoformat(timespec="seconds"), "host": _HOST, "arguments": _ARGUMENTS},
             "machine": machine.describe(self.folder),
             "settings": self.settings,
             "interrupted": self.interrupted,
@@ -84,6 +82,11 @@ class Report:
             "failures": [asdict(failure) for failure in self.failures],
             "samples": [asdict(sample) for sample in self.samples],
         }
+
+    @property
+    def origin(self) -> str:
+        """When, where and by what this was measured."""
+        return f"measured {self.began:%Y-%m-%d %H:%M} UTC on {_HOST} by {_ARGUMENTS}"
 
     @property
     def name(self) -> str:

@@ -58,6 +58,9 @@ def simulated(machine: Machine, network: Network) -> Simulated:
     return Simulated(machine, network, timelines, planned.modes.count("DHA"), planned.modes.count("DFGB"))
 
 
+_MODES = "DHA: layers read in host memory; DFGB: read there in forward, copied before backward; all others are copied"
+
+
 def update_seconds(machine: Machine, works: Sequence[Work]) -> list[float]:
     """The seconds of each layer's update on the CPU."""
     return [work.nbytes / ITEM * _MOVED / machine.update_bandwidth for work in works]
@@ -74,7 +77,7 @@ def tables(found: Iterable[Simulated]) -> list[ResultTable]:
     for machine, _ in SETTINGS:
         own = [one for one in found if one.machine is machine]
         name = machine.name.partition(",")[0].lower()
-        note = "; ".join((ASSUMED, *machine.sources))
+        note = "; ".join((ASSUMED, *machine.sources, _MODES))
         tables.append(
             ResultTable(
                 f"hybrid-speed-{name}",
