@@ -229,7 +229,7 @@ class Planner:
             f"policy {self.policy!r} moves what {layers} modules save, and this forward pass has none: nothing is "
             f"moved. Use policy 'flashneuron' or 'all'",
             UserWarning,
-            stacklevel=4,  # the code around the with statement
+            stacklevel=5,  # the code around the with statement
         )
 
     def _remember(self, key: Key, trace: Trace, profile: Profile | None) -> Profile | None:
