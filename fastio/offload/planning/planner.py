@@ -119,9 +119,9 @@ class Planner:
         """Plan the profiled passes that are not planned. Raises InfeasibleBudget."""
         alive = (one() for one in self._passes)
         self.kept_nbytes = sum(step.kept_nbytes for step in alive if step is not None)  # interrupts may miscount
-        if self._memory is not None:
-            self._look_at(self._memory)
         try:
+            if self._memory is not None:
+                self._look_at(self._memory)
             self._plan()
         finally:
             self._set_limits()
