@@ -5,21 +5,22 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 import torch
 
+from fastio.arguments import Path, Size
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.module_hooks import ModuleHooks
 from fastio.offload.autograd.thread_pass import ThreadPass
-from fastio.offload.codecs.encoding import is_exact
+from fastio.offload.codecs.encoding import Codec, is_exact
 from fastio.offload.device_memory import DeviceMemory
 from fastio.offload.out_of_memory import Result, StepState, is_out_of_memory, run_twice
 from fastio.offload.planning.planner import Planner
-from fastio.offload.planning.schedule import Policy
+from fastio.offload.planning.schedule import Policy, PolicyName
 from fastio.offload.recompute.checkpoint_policy import PlannedPolicy
 from fastio.offload.recompute.operator_policy import OperatorPolicy, Operators
 from fastio.offload.recompute.recomputation import Recomputation
@@ -27,7 +28,8 @@ from fastio.offload.report import Counts, Report, report
 from fastio.offload.saved_tensors import SavedTensors
 from fastio.offload.stores.resolve_store import resolve_store
 from fastio.offload.stores.tier_set import TierSet
-from fastio.sizes import parse_size
+from fastio.offload.stores.tiers import Store
+from fastio.sizes import format_size, parse_size
 
 _LOCK_TIMEOUT_S = 1.0  # seconds
 
@@ -64,11 +66,11 @@ class Offload(SavedTensors):
         self,
         model: torch.nn.Module | None = None,
         *,
-        store: Any,
-        budget: int | str | None = None,
-        host_budget: int | str = 0,
-        policy: str | Policy | Operators = "flashneuron",
-        codec: str = "lossless",
+        store: Path | Sequence[Path] | Store,
+        budget: Size | None = None,
+        host_budget: Size = 0,
+        policy: PolicyName | Policy | Operators = "flashneuron",
+        codec: Codec = "lossless",
         strict_paper: bool = False,
         force: str | None = None,
     ) -> None:
@@ -90,6 +92,16 @@ class Offload(SavedTensors):
             self._recomputation = Recomputation(self, self._tiers.loaded, operators)
         self._numbers = itertools.count(1)  # of forward passes
         self._finalizer = weakref.finalize(self, self._tiers.close)
+
+    def __repr__(self) -> str:
+        planner = self._planner
+        budget = "fitted" if planner.given_budget is None else format_size(planner.given_budget)
+        passes = self.counts.iterations[-1].step if self.counts.iterations else 0
+        state = "closed" if not self._finalizer.alive else "failed" if self.failure is not None else "open"
+        return (
+            f"<fastio Offload to {self._tiers.store!r}: policy {planner.title}, budget {budget}, codec {self._codec}, "
+            f"forward passes: {passes}, {state}>"
+        )
 
     def __enter__(self) -> Offload:
         self.check()

@@ -22,6 +22,7 @@ from fastio.offload.autograd.read_ahead import ReadAhead
 from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor, State
 from fastio.offload.autograd.thread_pass import PendingMove, ThreadPass
 from fastio.offload.autograd.views import view_of
+from fastio.offload.codecs.encoding import Codec
 from fastio.offload.codecs.saved_tensor_encoding import pack, unpack
 from fastio.offload.out_of_memory import is_out_of_memory
 from fastio.offload.planning.planner import Planner
@@ -43,7 +44,7 @@ class SavedTensors:
     ``failure``: the error that left gradients incomplete, if any.
     """
 
-    def __init__(self, planner: Planner, tiers: TierSet, threads: ModuleHooks, codec: str, counts: Counts) -> None:
+    def __init__(self, planner: Planner, tiers: TierSet, threads: ModuleHooks, codec: Codec, counts: Counts) -> None:
         self.counts = counts
         self.failure: ActivationLostError | None = None
         self._planner = planner

@@ -218,6 +218,7 @@ class ForwardPass:
     def record_stall(self, seconds: float) -> None:
         """Record that a pass waited ``seconds`` for a transfer."""
         self._stalled_s += seconds
+        self.iteration.waited_s += seconds
 
     def record_transfer(self, channel: str, nbytes: int, began_s: float, ended_s: float) -> None:
         """Record a transfer that ended: see :data:`fastio.offload.planning.history.CHANNELS`."""

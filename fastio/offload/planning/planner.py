@@ -89,6 +89,11 @@ class Planner:
         self._set_limits()
 
     @property
+    def given_budget(self) -> int | None:
+        """The budget that the user set."""
+        return self._settings.budget
+
+    @property
     def transit(self) -> int:
         """Bytes that may be written and read at a time: a window of each, but within the budget."""
         budget = self.budget
