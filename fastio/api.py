@@ -72,8 +72,8 @@ def save(
         clone: of a tensor that views a part of a larger storage, write that part alone, as if it had been cloned; what
             viewed the very same elements still shares them after the load. ``torch.save`` writes the whole storage, and
             so does ``pt`` without this; the other formats never do.
-        progress: True for a progress bar, or a function that is called with (bytes done, bytes in all); only
-            at the end where torch does the work.
+        progress: True for a progress bar on stderr, or without a terminal for a line now and then; or a function that
+            is called with (bytes done, bytes in all). Only at the end where torch does the work.
         torch_save_arguments: torch.save's own: ``pickle_protocol``, ``pickle_module``, …; for ``safetensors`` its
             library's ``metadata``, a dict of str to str, and ``checksums`` and ``hashes`` of
             :func:`fastio.save_file`.

@@ -19,7 +19,7 @@ from fastio.checkpoint.folder.manifest import LIMIT, Manifest, checked_metadata
 from fastio.checkpoint.folder.step_folders import steps_in
 from fastio.checkpoint.restoring.reading import Restored, RestoreRequest, check_step, read_step
 from fastio.checkpoint.saving.saver import Saver, SaveSettings
-from fastio.errors import CheckpointError, CorruptFileError, TransferError
+from fastio.errors import CheckpointError, CorruptFileError, TransferError, kind_of
 from fastio.progress import check_progress, shown
 from fastio.sizes import check_count, parse_size
 
@@ -107,6 +107,16 @@ class Checkpointer:
             )
             at_exit.close_at_exit(self)
         self._is_open = True
+
+    def __repr__(self) -> str:
+        settings = [f"policy {self._policy!r}"]
+        if self._saver is None:
+            settings.insert(0, "read-only")
+        else:
+            settings = [*self._saver.described(), *settings]
+        busy = self._saver is not None and self._saver.is_busy
+        state = "closed" if not self._is_open else "writing a step" if busy else "open"
+        return f"<fastio Checkpointer in {self._steps.path}: {', '.join(settings)}, {state}>"
 
     def save(self, step: int, state: Any, metadata: dict[str, Any] | None = None) -> bool:
         """Save a step; returns False if it was skipped (see ``when_busy``).
@@ -301,8 +311,7 @@ def _device(map_location: Any) -> torch.device:
     if map_location is None:
         return torch.device("cpu")
     if not isinstance(map_location, str | int | torch.device):
-        kind = type(map_location).__name__
-        raise TypeError(f"map_location is a {kind}: a checkpoint is restored to one device, such as 'cpu' or 'cuda:0'")
+        raise TypeError(f"map_location is {kind_of(map_location)}: expected one device, such as 'cpu' or 'cuda:0'")
     return torch.device(map_location)
 
 

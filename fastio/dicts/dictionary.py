@@ -68,6 +68,10 @@ class Dictionary:
         self._renewal = Renewal(renew, clock)
         self._warm: set[tuple[str, ...]] = set()  # (tool, op, device) and (op, device) of the calls so far
 
+    def __repr__(self) -> str:
+        contexts = len(self.tuners.keys() | self._kept.keys())
+        return f"<fastio {type(self).__name__}: contexts: {contexts}, {'learning' if self.learn else 'frozen'}>"
+
     def choose(self, context: Context, nbytes: int, candidates: Sequence[str]) -> Choice:
         """The tool to use for a transfer of ``nbytes``, out of the candidates; ValueError if there is none.
 

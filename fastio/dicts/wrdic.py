@@ -43,6 +43,9 @@ class WRDic(Dictionary):
         self.mode = mode
         self._summed = [part for part, letter in ((self.wdic, "w"), (self.rdic, "r")) if letter in mode]
 
+    def __repr__(self) -> str:
+        return f"<fastio WRDic: mode {self.mode}, {self.wdic!r}, {self.rdic!r}>"
+
     def choose(self, context: Context, nbytes: int, candidates: Sequence[str]) -> Choice:
         own = self._part(context)
         with LOCK:

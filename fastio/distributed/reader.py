@@ -57,6 +57,10 @@ class Reader(StorageReader):
         self._infos: dict[Any, Any] = {}
         self._metadata_error: FastIOError | None = None
 
+    def __repr__(self) -> str:
+        verifies = "verifies" if self.verify else "does not verify"
+        return f"<fastio Reader of {self.path}: policy {self.policy!r}, {verifies}>"
+
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id:
             self.path = os.fspath(checkpoint_id)

@@ -70,6 +70,10 @@ class Writer(StorageWriter):
         self._made: list[str] = []  # folders
         self._rare_gc = RareGC()
 
+    def __repr__(self) -> str:
+        durable = "durable" if self.durable else "not durable"
+        return f"<fastio Writer to {self.path}: policy {self.policy!r}, {durable}>"
+
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id:
             self.path = os.fspath(checkpoint_id)

@@ -18,6 +18,7 @@ from fastio.formats.layout import Layout, LayoutBuilder
 from fastio.formats.small_reads import read_at
 from fastio.formats.source import Source, StorageOf
 from fastio.memory.load_buffers import Region, is_aligned
+from fastio.sizes import exact_size
 
 _PAGE = 4096
 _MAGIC = b"\x93NUMPY\x01\x00"
@@ -134,7 +135,9 @@ def _header(path: str, fd: int, size: int) -> tuple[tuple[int, ...], bool, str, 
     length = int.from_bytes(fixed[8:12] if fixed[6] > 1 else fixed[8:10], "little")
     total = (12 if fixed[6] > 1 else 10) + length
     if total > size:
-        raise CorruptFileError(path, None, f"its header is said to have {length} bytes; the file has {size}")
+        raise CorruptFileError(
+            path, None, f"its header is said to have {exact_size(length)}; the file has {exact_size(size)}"
+        )
     start = total - length
     data = read_at(path, fd, start, min(length, 4 * _LONGEST_HEADER + 1))  # a character has at most 4 bytes
     if len(data.decode("utf-8" if fixed[6] == 3 else "latin-1", "replace")) > _LONGEST_HEADER:

@@ -14,6 +14,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from fastio.arguments import Path, Size
+from fastio.errors import kind_of
 from fastio.hybrid import requirements
 from fastio.hybrid.errors import HybridError
 from fastio.hybrid.first_step import FirstStep
@@ -34,7 +35,7 @@ from fastio.hybrid.planning.plan import Plan, Planner, PlannerName, check_settin
 from fastio.hybrid.report import Report
 from fastio.hybrid.simulation import machines
 from fastio.offload.stores.block_store import BlockStore
-from fastio.sizes import parse_size
+from fastio.sizes import format_size, parse_size
 
 MACHINE = machines.A100  # its simulated costs are used if this machine cannot be measured
 
@@ -89,7 +90,7 @@ class Hybrid:
         device: torch.device | str | None = None,
     ) -> None:
         if not isinstance(model, Module):
-            raise TypeError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
+            raise TypeError(f"model is {kind_of(model)}: expected a torch.nn.Module")
         check_optimizer(optimizer)
         refuse_hooked(optimizer)
         check_settings(planner, gradient_reserve)
@@ -135,6 +136,15 @@ class Hybrid:
         self._shadow: ShadowModel | None = None
         self._module_hooks = ModuleHooks(model.modules(), self._first_step, None if store is None else os.getpid())
         self._optimizer_hooks = OptimizerHooks(optimizer, self)
+
+    def __repr__(self) -> str:
+        budget = "no limit" if self._budget is None else format_size(self._budget)
+        planner = self._planner if isinstance(self._planner, str) else getattr(self._planner, "__name__", "a function")
+        state = "closed" if not self._finalizer.alive else "not planned yet" if self.plan is None else "planned"
+        return (
+            f"<fastio Hybrid of {type(self._model).__name__} on {self._device_memory.device}: GPU budget {budget}, "
+            f"planner {planner}, layers: {len(self._layers)}, steps: {self._steps}, {state}>"
+        )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters with their gradients, on the CPU; what ``optimizer.step`` does.

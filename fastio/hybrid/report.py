@@ -44,6 +44,11 @@ class Report:
     state_bytes_written: int
     state_bytes_read: int
 
+    def __repr__(self) -> str:
+        planned = "not planned yet" if self.plan is None else "planned"
+        counts = f"layers: {len(self.layers)}, copied: {self.layers_copied}"
+        return f"<fastio hybrid Report: steps: {self.steps}, {counts}, {planned}>"
+
     def __str__(self) -> str:
         if self.plan is None or self.costs is None:
             return f"hybrid training: {self.steps} steps, not planned yet"

@@ -45,8 +45,8 @@ def seal(path: str | os.PathLike[str], *, hashes: bool = False) -> Sealed:
     check_regular(path)
     with opened(path) as (fd, size):
         if detect(head(path, fd, size, HEAD_BYTES), path) != SAFETENSORS:
-            if foreign_file := foreign.problem_of(path, fd, size, "a file of safetensors"):
-                raise FormatError(f"{path}: {foreign_file}")
+            if said := foreign.problem_of(path, fd, size, "a file of safetensors"):
+                raise FormatError(f"{path}: {said}")
             raise FormatError(
                 f"{path}: expected a file of safetensors; a .pt has checksums of its own, and other files cannot have "
                 "any: save what is in it as .pt or .safetensors"

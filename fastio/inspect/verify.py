@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from fastio import formats
 from fastio.engine.load_plan import detected
 from fastio.engine.record_checksums import verify_archive
-from fastio.errors import FormatError
+from fastio.errors import CorruptFileError, FormatError
 from fastio.files.open_file import opened
 from fastio.formats import foreign
 from fastio.formats.detect import NPY, PT, SAFETENSORS, is_legacy
+from fastio.formats.pt.tensor_names import name_tensors
 from fastio.formats.small_reads import head
 from fastio.inspect.tensor_digests import verified
 
@@ -47,7 +48,11 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     with opened(name) as (fd, size):
         file_format = detected(name, fd, size)
         if file_format == PT:
-            archive, nbytes, _ = verify_archive(name, fd, size)
+            try:
+                archive, nbytes, _ = verify_archive(name, fd, size)
+            except CorruptFileError as error:
+                name_tensors(error)
+                raise
             return Verification(name, file_format, len(archive.records), nbytes, archive.has_storage_crcs)
         if file_format == SAFETENSORS:
             return Verification(name, file_format, *verified(name, fd, size))

@@ -23,6 +23,9 @@ class ArrayReader:
     def __init__(self, reader: TensorReader) -> None:
         self._reader = reader
 
+    def __repr__(self) -> str:
+        return f"<fastio ArrayReader of {self._reader!r}>"
+
     def __enter__(self) -> ArrayReader:
         return self
 
@@ -64,6 +67,9 @@ class ArraySlice:
     def __init__(self, name: str, stored: TensorSlice) -> None:
         self._name = name
         self._stored = stored
+
+    def __repr__(self) -> str:
+        return f"<fastio ArraySlice of {self._stored!r}>"
 
     def get_shape(self) -> list[int]:
         """Return the shape in the file's header."""

@@ -14,6 +14,7 @@ from fastio.files.open_file import check_regular, is_path, opened
 from fastio.formats import foreign
 from fastio.formats.detect import INDEX_SUFFIX
 from fastio.formats.small_reads import read_at
+from fastio.sizes import exact_size
 
 _SUFFIXES = (".safetensors.index.json", ".safetensors")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")  # a part of a model, which needs an index
@@ -64,7 +65,9 @@ def read_index(path: str) -> ShardIndex:
     check_regular(path)
     with opened(path) as (fd, size):
         if size > _LARGEST_INDEX:
-            raise CorruptFileError(path, None, f"has {size} bytes, expected an index of at most {_LARGEST_INDEX}")
+            raise CorruptFileError(
+                path, None, f"has {exact_size(size)}, expected an index of at most {exact_size(_LARGEST_INDEX)}"
+            )
         text = read_at(path, fd, 0, size)
     try:
         found = json.loads(text)

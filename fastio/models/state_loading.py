@@ -8,7 +8,7 @@ import torch
 
 from fastio.arguments import Group, Policy, Weights
 from fastio.engine.tool_selection import check
-from fastio.errors import UnsupportedError, quoted
+from fastio.errors import UnsupportedError, kind_of, quoted
 from fastio.formats import dense_tensors
 from fastio.formats.named_tensors import named_tensors
 from fastio.models.device_places import device_places
@@ -83,7 +83,7 @@ def _tensors_of(state: Any) -> ModuleTensors:
     for name, tensor in tensors.items():
         if is_tensor_of_tensors(tensor):
             raise UnsupportedError(
-                f"the state: {quoted(name)} is a {type(tensor).__name__}, which holds other tensors; load into those"
+                f"the state: {quoted(name)} is {kind_of(tensor)}, which holds other tensors; load into those"
             )
         dense_tensors.check("the state", quoted(name), tensor)
     return ModuleTensors(tensors, set(), set())

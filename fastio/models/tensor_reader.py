@@ -42,6 +42,11 @@ class TensorReader:
         self._prefetched: list[ReadAhead] = []
         self._streams: list[ReadAhead] = []
 
+    def __repr__(self) -> str:
+        files = self._files
+        state = "closed" if files is None else f"{files.described}, tensors: {len(files.file_of)}"
+        return f"<fastio TensorReader: {state}, to {self._device}, policy {self._policy!r}>"
+
     def __enter__(self) -> TensorReader:
         return self
 

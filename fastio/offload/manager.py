@@ -40,7 +40,7 @@ from fastio.offload.report import Counts, Report, report
 from fastio.offload.stores.resolve_store import resolve_store
 from fastio.offload.stores.tier_set import TierSet, tier_of
 from fastio.offload.stores.tiers import ActivationLostError, Store
-from fastio.sizes import parse_size
+from fastio.sizes import format_size, parse_size
 
 _LOCK_TIMEOUT_S = 1.0  # seconds
 _MIN_NBYTES = 4096  # smaller tensors are not worth a block of the device
@@ -120,6 +120,16 @@ class Offload:
         self._threads = ModuleHooks(model)
         self._process = os.getpid()
         self._finalizer = weakref.finalize(self, self._tiers.close)
+
+    def __repr__(self) -> str:
+        planner = self._planner
+        budget = "fitted" if planner.given_budget is None else format_size(planner.given_budget)
+        passes = self.counts.iterations[-1].step if self.counts.iterations else 0
+        state = "closed" if not self._finalizer.alive else "failed" if self.failure is not None else "open"
+        return (
+            f"<fastio Offload to {self._tiers.store!r}: policy {planner.title}, budget {budget}, codec {self._codec}, "
+            f"forward passes: {passes}, {state}>"
+        )
 
     def __enter__(self) -> Offload:
         self.check()

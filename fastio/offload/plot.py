@@ -12,6 +12,7 @@ from fastio.errors import ToolUnavailableError
 from fastio.files.atomic_file import AtomicFile
 from fastio.offload.report import Event, Iteration, Report
 from fastio.offload.simulation.timeline import Timeline
+from fastio.runtime.installation import pip_install
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +43,7 @@ def draw(report: Report, path: str | os.PathLike[str]) -> None:
     try:
         import matplotlib
     except ImportError as error:
-        raise ToolUnavailableError("matplotlib", str(error), "pip install 'fastio[bench]'") from error
+        raise ToolUnavailableError("matplotlib", str(error), pip_install("bench", "matplotlib")) from error
     with matplotlib.rc_context({"svg.fonttype": "none", "axes.axisbelow": True}):  # searchable text
         _figure(report).savefig(picture, format=suffix[1:], dpi=120)
     with AtomicFile(os.fspath(path)) as new, open(new.fd, "wb", closefd=False) as file:

@@ -168,6 +168,11 @@ class Report:
         """Memory kept against the budget, and the share of time waited, in a line each."""
         return [self._memory_line(), self._waiting_line()]
 
+    def __repr__(self) -> str:
+        planned = "not planned" if self.planned is None else f"to move: {len(self.planned.selected)}"
+        written = ", ".join(f"written to {tier}: {one.writes}" for tier, one in self.traffic.items()) or "nothing moved"
+        return f"<fastio offload Report: policy {self.policy}, saved tensors: {self.activations}, {planned}, {written}>"
+
     def __str__(self) -> str:
         return "\n".join([*self.headline, *self._planned_lines(), *self._counted_lines()])
 

@@ -26,7 +26,7 @@ _PEERS = [peer.name for peer in every.every()]
 _MOST_IMPORTS = 9
 _LEFT_OUT = (
     f"left out with --quick: {'; '.join(name for name in _PEERS if name not in compare.QUICK_PEERS)}. Each takes part "
-    "with --tool NAME, and all do without --quick; pip install 'fastio[peers]' has those that need no compiler"
+    "with --tool NAME, and all do without --quick; pip install '.[peers]' in a clone has those that need no compiler"
 )
 
 
@@ -49,9 +49,9 @@ def peers(
     """The same work with other libraries and with fastio, the limits of disk and memory, and fastio's goals.
 
     torch and, without --quick, safetensors, numpy, DCP and DALI, and fastsafetensors, runai-model-streamer,
-    torchsnapshot, DeepNVMe and TensorNVMe where they are installed (pip install 'fastio[peers]' has those that need no
-    compiler). Each works in the fastest mode that its documentation names; the settings are shown. Loads run in fresh
-    processes, and what they load is compared with what was saved.
+    torchsnapshot, DeepNVMe and TensorNVMe where they are installed (pip install '.[peers]' in a clone has those that
+    need no compiler). Each works in the fastest mode that its documentation names; the settings are shown. Loads run in
+    fresh processes, and what they load is compared with what was saved.
     """
     rounds = rounds or (3 if command.quick else 5)
     command.report.mode = names[0] if len(names) == 1 else ""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fastio.runtime.installation import pip_install
 from fastio_bench.harness import whole_files
 from fastio_bench.report.documents import DocumentError, read_folder
 from fastio_bench.report.page import page
@@ -33,7 +34,7 @@ def report(folder: Path, output: Path | None) -> None:
     except DocumentError as error:
         raise click.ClickException(str(error)) from error
     except ImportError as error:
-        raise click.ClickException(f"plots need matplotlib ({error}): pip install 'fastio[bench]'") from error
+        raise click.ClickException(f"plots need matplotlib ({error}): {pip_install('bench')}") from error
     try:
         whole_files.write(output, text)
     except OSError as error:

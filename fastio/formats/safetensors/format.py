@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from fastio.errors import FormatError, quoted
+from fastio.errors import FormatError, kind_of, quoted
 from fastio.formats import dense_tensors
 from fastio.formats.detect import LARGEST_HEADER
 from fastio.formats.key_selection import pick
@@ -27,6 +27,7 @@ from fastio.formats.safetensors.tensor_checksums import TensorChecksums
 from fastio.formats.safetensors.tensor_table import ADDED, CHECKSUMS, METADATA, TensorTable
 from fastio.formats.source import Source, StorageOf
 from fastio.memory.load_buffers import Region, is_aligned
+from fastio.sizes import exact_size
 
 _SURROGATES = " (it has a lone surrogate, as of a file name that was decoded with the wrong encoding); remove it"
 
@@ -104,7 +105,9 @@ def header(
     text = json.dumps(whole, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % PAGE)
     if len(text) > LARGEST_HEADER:
-        raise FormatError(f"{path}: the header would have {len(text)} bytes, above the format's {LARGEST_HEADER}")
+        raise FormatError(
+            f"{path}: the header would have {exact_size(len(text))}, above the format's {exact_size(LARGEST_HEADER)}"
+        )
     start = bytearray(len(text).to_bytes(8, "little") + text)
     offsets = {name: len(start) + entry["data_offsets"][0] for name, entry in entries.items() if tensors[name].nbytes}
     digests = []
@@ -137,7 +140,7 @@ def check_name(path: str, name: Any) -> None:
 def _check(path: str, name: Any, tensor: Any) -> None:
     check_name(path, name)
     if not isinstance(tensor, torch.Tensor):
-        raise FormatError(f"{path}: {quoted(name)} is a {type(tensor).__name__}, not a tensor; save it as .pt")
+        raise FormatError(f"{path}: {quoted(name)} is {kind_of(tensor)}, not a tensor; save it as .pt")
     dense_tensors.check(path, quoted(name), tensor)
 
 

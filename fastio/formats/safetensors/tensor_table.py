@@ -7,13 +7,14 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from fastio._native import header_rows
-from fastio.errors import CorruptFileError, FormatError, quoted
+from fastio.errors import CorruptFileError, FormatError, kind_of, quoted
 from fastio.formats import foreign, shapes
 from fastio.formats.detect import HEAD_BYTES, LARGEST_HEADER, NPY, PT, detect
 from fastio.formats.safetensors import header as safetensors_header
 from fastio.formats.safetensors.dtypes import ITEMSIZES, in_torch
 from fastio.formats.safetensors.entries import Entry, HeaderEntries
 from fastio.formats.small_reads import head, read_at
+from fastio.sizes import exact_size
 
 METADATA = "__metadata__"
 CHECKSUMS = "fastio.checksums"
@@ -89,7 +90,7 @@ def _refuse(path: str, fd: int, size: int, length: int) -> None:
         raise CorruptFileError(path, None, known)
     read_at(path, fd, 0, 8)  # a file of fewer bytes was cut short
     if length:
-        said = f"its header is said to have {length} bytes; the file has {size}"
+        said = f"its header is said to have {exact_size(length)}; the file has {exact_size(size)}"
         raise CorruptFileError(path, None, f"{said}: it is no file of safetensors, or was cut short; {_AGAIN}")
 
 
@@ -116,7 +117,7 @@ def _of_any(path: str, text: bytes, start: int, size: int) -> TensorTable:
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(path, None, f"its header is not the JSON it should be: {error}; {_AGAIN}") from None
     if not isinstance(header, dict):
-        raise CorruptFileError(path, None, f"its header is a {type(header).__name__}, not an object")
+        raise CorruptFileError(path, None, f"its header is {kind_of(header)}, not an object")
     _check_metadata(path, header)
     entries = {n: _entry(path, n, e, start, size - start) for n, e in header.items() if n != METADATA}
     _refuse_holes(path, entries, start, size)
@@ -166,7 +167,7 @@ def _entry(path: str, name: str, entry: Any, start: int, room: int) -> Entry:
         raise CorruptFileError(path, name, f"its dtype is {quoted(key)}, not a name")
     if not begin <= end <= room:
         raise CorruptFileError(
-            path, name, f"its data_offsets are {quoted([begin, end])}, of {room} bytes of data: {_CUT}"
+            path, name, f"its data_offsets are {quoted([begin, end])}, of {exact_size(room)} of data: {_CUT}"
         )
     dtype, size = in_torch(path, name, key, shape)
     problem = shapes.problem(size, dtype, key if size is shape else str(dtype), end - begin)
@@ -185,5 +186,8 @@ def _refuse_holes(path: str, entries: dict[str, Entry], start: int, size: int) -
         offset += entry.nbytes
     if offset != size:
         raise CorruptFileError(
-            path, None, f"the header accounts for {offset - start} bytes of data, the file has {size - start}: {_CUT}"
+            path,
+            None,
+            f"the header accounts for {exact_size(offset - start)} of data, the file has "
+            f"{exact_size(size - start)}: {_CUT}",
         )

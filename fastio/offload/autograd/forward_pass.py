@@ -38,6 +38,7 @@ class ForwardPass:
     def __init__(self, number: int, planner: Planner) -> None:
         self.number = number
         self.trace = Trace()
+        self.recompute_room = 0  # bytes to leave free for what a recomputation reads
         self.refused = False  # the store failed: later tensors stay in memory
         self.saved_tensors: dict[int, SavedTensor] = {}
         self.kept_nbytes = 0  # of saved tensors that the plan keeps in memory
@@ -155,6 +156,7 @@ class ForwardPass:
         waits = self._planner.policy == "fastensor"
         if ordinal == 0:
             profile = self._profile = self._planner.profile_for(made[0], self._device)
+            self.recompute_room = 0 if profile is None else profile.recompute_room
             if profile is not None and not profile.timed:
                 self._times = ComputeTimes()
             elif profile is not None and profile.placements:
@@ -239,11 +241,6 @@ class ForwardPass:
         """Expect backward to use the recorded order, or the reverse order if none is recorded."""
         known = self.trace if self._profile is None or self._diverged else self._profile
         self.order = Order(known.order())
-
-    @property
-    def recompute_room(self) -> int:
-        """Bytes to leave free for what a recomputation reads."""
-        return 0 if self._profile is None else self._profile.recompute_room
 
     def record_sources(self, saved: SavedTensor) -> None:
         """Record that backward needs what a saved tensor is recomputed from, unless its bytes are in memory."""

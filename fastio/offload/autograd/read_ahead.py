@@ -56,11 +56,13 @@ class ReadAhead:
                     tier_of(other).unload(other)
             ends[step] = order.position
             _, taken = self._room(step)
-        elif saved.index in loaded.tensors and not order.comes_before(
-            saved.ordinal, max(ends[step], order.position + 1)
+        elif (
+            saved.index in loaded.tensors
+            and saved.tier is not None
+            and not order.comes_before(saved.ordinal, max(ends[step], order.position + 1))
         ):
             # The very next tensor stays, whatever the room: two nodes in a row often use the same one.
-            tier_of(saved).unload(saved)
+            saved.tier.unload(saved)
         free = room - taken
         if others:
             free = min(free, room // (len(others) + 1) - self._loaded_bytes(step))
@@ -75,9 +77,10 @@ class ReadAhead:
         """
         tiers, planner = self._tiers, self._planner
         loaded = tiers.loaded
-        busy, taken = tiers.waiting_bytes + step.recompute_room, loaded.nbytes
+        busy, taken = (tiers.waiting_bytes if tiers.disks else 0) + step.recompute_room, loaded.nbytes
         for index, saved in list(self._in_use.items()):
-            if not saved.is_in_use:
+            handed_out = saved.handed_out
+            if handed_out is None or handed_out[0]() is None:
                 del self._in_use[index]
                 continue
             if saved.state is not State.PENDING:
@@ -118,8 +121,9 @@ class ReadAhead:
             if saved is not None and saved.state is State.DISK and not saved.is_in_memory:
                 if room < saved.nbytes:
                     break
+                assert saved.tier is not None, "bytes that are not in memory are in a tier"
                 try:
-                    tier_of(saved).fetch(saved)
+                    saved.tier.fetch(saved)
                 except FastIOError:
                     break  # the device refuses: it is read when it is needed
                 except (MemoryError, RuntimeError) as error:

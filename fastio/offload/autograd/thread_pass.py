@@ -6,10 +6,10 @@ afterwards without a new version: RReLU its noise, batch normalisation its runni
 
 from __future__ import annotations
 
+import operator
 import threading
 from typing import Any
 
-from fastio.offload.autograd import hooks
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import PushedHooks
 from fastio.offload.autograd.saved_tensor import SavedTensor
@@ -42,7 +42,7 @@ class ThreadPass:
         self.modules: list[str] = []  # the classes of the modules that run, the innermost last
         self.hooks = PushedHooks()
         self.pack: Any = None  # the pack hook, which only this thread has
-        self.unpack: Any = hooks.unpack
+        self.unpack: Any = operator.methodcaller("unpack")  # the unpack hook
 
     @property
     def innermost(self) -> str:

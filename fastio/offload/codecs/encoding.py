@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -66,7 +66,7 @@ class Encoded:
     device: torch.device
     nbytes: int
     ratio: float
-    payload: torch.Tensor
+    payload: torch.Tensor = field(repr=False)
 
 
 def is_exact(codec: Codec) -> bool:

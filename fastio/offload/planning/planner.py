@@ -77,6 +77,8 @@ class Planner:
         self._passes: list[ref[ForwardPass]] = []
         self._warned = False
         self._least_window = _WINDOW  # without a budget
+        # Whether the bytes in transfer are limited to those that are of use, not to a part of the budget.
+        self._keeps_window = budget is None and policy in UNPLANNED
         self.kept_nbytes = 0  # of the activations of all passes that stay by their plans
         # Bytes of memory for the saved tensors of the latest pass; None if nothing limits them.
         self.budget: int | None = None
@@ -85,6 +87,11 @@ class Planner:
         # transferred while the other is computed or used.
         self.window = 0
         self._set_limits()
+
+    @property
+    def given_budget(self) -> int | None:
+        """The budget that the user set."""
+        return self._settings.budget
 
     @property
     def transit(self) -> int:
@@ -259,11 +266,6 @@ class Planner:
     def _measures(self) -> bool:
         """Whether the latest pass measures what else a step takes: nothing is read ahead then."""
         return self._fits and self._current is None
-
-    @property
-    def _keeps_window(self) -> bool:
-        """Whether the bytes in transfer are limited to those that are of use, not to a part of the budget."""
-        return self._settings.budget is None and self.policy in UNPLANNED
 
     def budget_of(self, profile: Profile | None) -> int | None:
         """Return the bytes of memory for the saved tensors of a profile's passes; None if nothing limits them."""

@@ -93,6 +93,7 @@ class BlockStore:
         self._drive = Drive(opened.drive_nbytes)
         self._opened = time.monotonic()
         self._recording = False
+        self._is_closed = False
 
     def write(self, index: int, address: int, nbytes: int) -> None:
         """Queue the write of a new blob. ValueError if the index is taken, TransferError (ENOSPC) if space is short."""
@@ -215,8 +216,13 @@ class BlockStore:
         """Drop queued commands, wait for the device and free the space. May be called twice."""
         with self._public_errors:
             self._native.close()
+        self._is_closed = True
         for claim in self._claims:
             claim()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open"
+        return f"<fastio BlockStore in {', '.join(self.places)}: driver {self.driver}, {state}>"
 
     def __enter__(self) -> BlockStore:
         return self

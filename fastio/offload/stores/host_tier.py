@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import defaultdict
 
 from fastio import devices
 from fastio.offload.autograd.buffer import IN_HUGE_PAGES, Buffer
@@ -35,8 +36,9 @@ class HostTier(Tier):
         super().__init__(name, counts, loaded)
         self._slab = Slab(nbytes, accelerator)
         self._copies = CpuCopies() if accelerator is None else StreamCopies(accelerator)
-        self._freed: list[tuple[int, int]] = []  # blocks and their sizes; copies may still use them
-        self._spare: dict[int, list[int]] = {}  # free blocks by size: a training uses the same ones in each step
+        # Free blocks by size: a training uses the same ones in each step. Copies may still use the freed ones.
+        self._freed: defaultdict[int, list[int]] = defaultdict(list)
+        self._spare: defaultdict[int, list[int]] = defaultdict(list)
 
     def move_out(self, saved: SavedTensor, waits: bool) -> bool:
         """Begin to copy a tensor out, and wait for that if ``waits``. Return False if there is no room for it.
@@ -46,7 +48,7 @@ class HostTier(Tier):
         began = time.perf_counter()
         nbytes = saved.stored_nbytes
         try:
-            spare = self._spare.get(nbytes)
+            spare = self._spare[nbytes]
             block = spare.pop() if spare else self._block(nbytes)
             if block is None:
                 return False
@@ -99,7 +101,10 @@ class HostTier(Tier):
         """Let what is queued next on the current stream find the bytes. Raises ActivationLostError."""
         began = time.perf_counter()
         try:
-            self._bring(saved)
+            if saved.state is State.INFLIGHT and saved.encoded is None:
+                saved.ready, saved.state = saved.arrived, State.RESIDENT
+            else:
+                self._bring(saved)
         except STORE_ERRORS as first:
             self._counts.retried += 1
             saved.state = State.DISK
@@ -112,9 +117,9 @@ class HostTier(Tier):
 
     def unload(self, saved: SavedTensor) -> None:
         """Drop the bytes of a tensor in ``loaded`` on the device; host memory has them too."""
-        if saved.held and saved.copied is not None and saved.stream is not None:
+        if saved.stream is not None and saved.copied is not None and (saved.live or saved.payload) is not None:
             saved.stream.wait_event(saved.copied)
-        saved.release_bytes()
+        saved.live = saved.payload = saved.buffer = None
         saved.state = State.DISK
         self._loaded.discard(saved)
 
@@ -122,7 +127,8 @@ class HostTier(Tier):
         """Free the bytes of a tensor that the graph released."""
         if saved.state is State.INFLIGHT and saved.arrived is not None and saved.home is not None:
             saved.home.wait_event(saved.arrived)  # nothing that uses the bytes did
-        self.unload(saved)
+        if saved.state is not State.DISK:
+            self.unload(saved)
         self._free(saved)
 
     def close(self) -> None:
@@ -142,10 +148,11 @@ class HostTier(Tier):
         """Return the address of a block, where there is no spare one; None if there is no room."""
         if self._freed:
             self._copies.follow_all()
-            while self._freed:
-                block, size = self._freed.pop()
-                self._spare.setdefault(size, []).append(block)
-            if spare := self._spare.get(nbytes):
+            for size, blocks in self._freed.items():
+                while blocks:
+                    self._spare[size].append(blocks.pop())
+            self._freed.clear()
+            if spare := self._spare[nbytes]:
                 return spare.pop()
         with contextlib.suppress(ArenaFullError):
             return self._slab.resident(nbytes)
@@ -159,4 +166,4 @@ class HostTier(Tier):
     def _free(self, saved: SavedTensor) -> None:
         block, saved.block = saved.block, None
         if block is not None:
-            self._freed.append((block, saved.stored_nbytes))
+            self._freed[saved.stored_nbytes].append(block)

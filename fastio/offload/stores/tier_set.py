@@ -119,7 +119,8 @@ class TierSet:
                 nbytes -= saved.nbytes
                 oldest.append(saved)
         for saved in oldest:
-            tier_of(saved).unload(saved)
+            if saved.tier is not None:
+                saved.tier.unload(saved)
 
     def _host(self, accelerator: devices.Accelerator | None) -> HostTier:
         host = self._hosts.get(accelerator)

@@ -90,6 +90,10 @@ class ToolStore:
         self._lock = threading.RLock()
         self._finalizer = weakref.finalize(self, _close, self._files, self._commands)
 
+    def __repr__(self) -> str:
+        state = f"blobs: {len(self._files)}" if self._finalizer.alive else "closed"
+        return f"<fastio ToolStore in {self._name}: policy {self._policy!r}, {state}>"
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What did not go as planned, and how often."""
