@@ -111,7 +111,7 @@ class TestWriting:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         assert result.exit_code == 1
-        assert result.stdout == "what was found\n"
+        assert result.stdout.startswith("what was found\nmeasured ")
         assert f"Error: --out {out}: OSError: [Errno 27] File too large" in result.stderr
         assert len(measured) == 1
         assert {path.name: path.read_text() for path in out.iterdir()} == {"trial.json": "of another day"}
