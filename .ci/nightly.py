@@ -35,6 +35,7 @@ STEPS = {
         "saves, loads, offloaded steps for half an hour: no memory, no descriptors, no threads are lost",
     ),
     "torch": ("make torch-versions", "the quick tests with the oldest torch, the newest, and those between"),
+    "docs": ("make docs", "the documentation is built without a warning"),
     "wheels": ("make wheels", "wheels for each Python and processor, checked and tried"),
 }
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+_TOLERANCE = click.FloatRange(min=0)
+
 
 def _run(module: str, function: str, given: dict[str, Any]) -> None:
     getattr(import_module(f"fastio.cli.{module}"), function)(**given)
@@ -21,9 +23,10 @@ def _run(module: str, function: str, given: dict[str, Any]) -> None:
 @click.option("--tree", is_flag=True, help="Group the tensors by the parts of their names.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: every tensor, value and note.")
 def inspect(**given: Any) -> None:
-    """List what PATH holds: a .pt, .safetensors or .npy file, or a folder with a model.safetensors.index.json.
+    """List what PATH holds: a .pt, .safetensors or .npy file, or a folder.
 
-    No tensor bytes are read, and nothing in the file is run.
+    A folder has a model.safetensors.index.json, or is one of torch.distributed.checkpoint or of fastio.Checkpointer. No
+    tensor bytes are read, and nothing in the file is run.
     """
     _run("inspect_command", "inspect", given)
 
@@ -75,7 +78,10 @@ def convert(**given: Any) -> None:
 @click.command(short_help="Which tensors of two files differ, and by how much.")
 @click.argument("first")
 @click.argument("second")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of the tensors that differ.")
+@click.option("--atol", type=_TOLERANCE, default=0.0, help="Take |a - b| up to ATOL + RTOL * |b| for equal.")
+@click.option("--rtol", type=_TOLERANCE, default=0.0, help="As for torch.allclose; both are 0 by default.")
+@click.option("--strip-prefix", default="", metavar="PREFIX", help="Leave out PREFIX where a name begins with it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: whether they are equal, and each that differs.")
 def diff(**given: Any) -> None:
     """Compare the tensors of FIRST and SECOND by name: files of any format, or folders of shards.
 
@@ -120,6 +126,7 @@ def show(**given: Any) -> None:
 
 @dictionaries.command(name="clear", short_help="Remove them: all is learned anew.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: what was removed.")
 def clear_all(**given: Any) -> None:
     """Remove all dictionaries of this user, after a question. Saves and loads work as before, and learn anew."""
     _run("dictionaries_command", "clear_all", given)

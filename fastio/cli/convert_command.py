@@ -8,10 +8,11 @@ from dataclasses import asdict
 
 import click
 
-from fastio.cli.messages import TROUBLE, complain, echo_json, escaped, visible
+from fastio.cli.messages import TROUBLE, complain, echo_json, escaped, in_options, visible
 from fastio.errors import FastIOError
 from fastio.models.conversion import Conversion
 from fastio.models.conversion import convert as convert_files
+from fastio.progress import LossyStream
 from fastio.sizes import format_size
 
 _TIED = 5  # names that are shown
@@ -28,7 +29,7 @@ def convert(
             key=key,
             max_shard_size=max_shard_size,
             force=force,
-            progress=sys.stderr.isatty() and not as_json,
+            progress=LossyStream(sys.stderr).isatty() and not as_json,
         )
     except FastIOError:
         raise
@@ -36,7 +37,7 @@ def convert(
         complain(error)
         click.get_current_context().exit(TROUBLE)
     except ValueError as error:
-        raise click.UsageError(escaped(error)) from None
+        raise click.UsageError(escaped(in_options(str(error)))) from None
     if as_json:
         echo_json(asdict(found))
     else:

@@ -18,6 +18,7 @@ from fastio.dicts.sizes import describe_seconds
 from fastio.engine.plan import COLUMNS, IN_PLACE
 from fastio.inspect.dictionaries import Learned, StoredDictionary, clear, stored
 from fastio.inspect.tuning import SIZES, WORKS, Tuned, tune
+from fastio.progress import LossyStream, shown
 from fastio.sizes import format_size, parse_size
 
 
@@ -42,25 +43,32 @@ def show(as_json: bool) -> None:
             click.echo(f"  {_sentence(learned)}")
 
 
-def clear_all(yes: bool) -> None:
+def clear_all(yes: bool, as_json: bool) -> None:
     """Run ``fastio dictionaries clear``."""
     found = stored()
     if not found:
-        click.echo(f"nothing to remove: {_where()}")
+        _tell_removed([], f"nothing to remove: {_where()}", as_json)
         return
     count = f"{len(found)} dictionar{'y' if len(found) == 1 else 'ies'} in {escaped(folder())}"
     if not yes:
         try:
-            sure = click.confirm(f"Remove {count}?")
+            sure = click.confirm(f"Remove {count}?", err=as_json)
         except click.Abort:
             complaint = "there was no answer, so nothing was removed; expected y or n, or the option --yes"
             click.echo(f"fastio: {visible(folder())}: {complaint}", err=True)
             click.get_current_context().exit(TROUBLE)
         if not sure:
-            click.echo("nothing was removed")
+            _tell_removed([], "nothing was removed", as_json)
             return
     removed = clear()
-    click.echo(f"removed: {len(removed)} of {count}")
+    _tell_removed(removed, f"removed: {len(removed)} of {count}", as_json)
+
+
+def _tell_removed(removed: list[str], said: str, as_json: bool) -> None:
+    if as_json:
+        echo_json({"folder": folder(), "removed": removed})
+    else:
+        click.echo(said)
 
 
 def tune_tools(where: str, largest: str, rounds: int, as_json: bool) -> None:
@@ -75,11 +83,12 @@ def tune_tools(where: str, largest: str, rounds: int, as_json: bool) -> None:
     if folder() is None:
         raise click.UsageError(_where())
     check_folder(where)
-    with click.progressbar(length=len(sizes) * rounds, label="tuning", file=sys.stderr) as bar:
+    with shown(LossyStream(sys.stderr).isatty(), "tuning") as told:
 
         def tell(nbytes: int, done: int) -> None:
-            bar.label = f"tuning {format_size(nbytes)}"
-            bar.update(1 if done else 0)
+            before = sum(size for size in sizes if size < nbytes)
+            if told is not None:
+                told(before * rounds + nbytes * done, sum(sizes) * rounds)
 
         try:
             found = tune(where, sizes, rounds, tell)

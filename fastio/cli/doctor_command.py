@@ -6,7 +6,6 @@ import math
 import os
 import platform
 import shutil
-import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import torch
 
 from fastio import config, processors
 from fastio._native import __file__, crc32_kernel
-from fastio.cli.files import check_folder
+from fastio.cli.files import temporary_folder
 from fastio.cli.messages import echo_json, escaped
 from fastio.cli.tables import show_table
 from fastio.dicts import fingerprint
@@ -44,8 +43,7 @@ def doctor(folder: str, as_json: bool) -> None:
 
 def _answers(folder: str) -> dict[str, str]:
     """The checks by name. OSError if a file cannot be written into the folder."""
-    check_folder(folder)
-    with tempfile.TemporaryDirectory(prefix=".fastio-doctor-", dir=folder) as empty:
+    with temporary_folder(folder, ".fastio-doctor-") as empty:
         direct = direct_io(Path(empty))
     marks = fingerprint.of(folder)
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import click
 
+from fastio.arguments import Operation
 from fastio.cli.messages import TROUBLE, echo_json, escaped, visible
 from fastio.cli.tables import show_table
 from fastio.inspect.explain import explain as explain_choice
@@ -14,7 +15,7 @@ from fastio.inspect.tools import tools as known_tools
 from fastio.sizes import parse_size
 
 
-def explain(target: str, op: str, folder: str | None, as_json: bool) -> None:
+def explain(target: str, op: Operation, folder: str | None, as_json: bool) -> None:
     """Run ``fastio explain``."""
     wanted: str | int = target
     if not os.path.lexists(target):

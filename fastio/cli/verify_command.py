@@ -9,7 +9,6 @@ import click
 from fastio.cli.files import files_of
 from fastio.cli.messages import DAMAGED, TROUBLE, echo_json, one_line, visible
 from fastio.errors import CorruptFileError, FastIOError
-from fastio.inspect.listing import contents
 from fastio.inspect.verify import verify as verify_file
 from fastio.sizes import format_size
 
@@ -71,16 +70,7 @@ def _check_file(path: str) -> Outcome:
 def _failed(path: str, error: FastIOError | OSError) -> Outcome:
     if not isinstance(error, CorruptFileError):
         return Outcome(path, UNREADABLE, one_line(error))
-    return Outcome(path, DAMAGE, one_line(error), record=error.record, tensors=_tensors(error))
-
-
-def _tensors(error: CorruptFileError) -> tuple[str, ...]:
-    """The names of the tensors in the damaged record; empty if they cannot be told."""
-    try:
-        found = contents(error.path).tensors
-    except (FastIOError, OSError):
-        return ()
-    return tuple(tensor.name for tensor in found if tensor.region.name == error.record)
+    return Outcome(path, DAMAGE, one_line(error), record=error.record, tensors=error.tensors)
 
 
 def _tell(outcome: Outcome) -> None:
@@ -91,6 +81,4 @@ def _tell(outcome: Outcome) -> None:
     elif outcome.status == NOT_VERIFIED:
         click.echo(f"{visible(outcome.path)}: not verified: {outcome.format}: {outcome.problem}")
     else:
-        names = ", ".join(map(visible, outcome.tensors[:5])) + (", ..." if len(outcome.tensors) > 5 else "")
-        held = f"; tensors in it: {names}" if names else ""
-        click.echo(f"fastio: {outcome.status}: {outcome.problem}{held}", err=True)
+        click.echo(f"fastio: {outcome.status}: {outcome.problem}", err=True)

@@ -75,7 +75,7 @@ class CommandRun:
                 unwritten = describe(error)
         known = findings_tables.known(self.report.findings)
         failures = [summary_tables.failures(self.report.failures)]
-        for piece in (*shown, *known, *self.report.tables, *failures, *self.report.notes):
+        for piece in (*shown, *known, *self.report.tables, *failures, *self.report.notes, self.report.origin):
             self.show(piece)
         if self.as_json:
             click.echo(plain_json.text(self.report.document()))

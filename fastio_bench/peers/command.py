@@ -14,7 +14,7 @@ from fastio_bench.harness.stats import summarise
 from fastio_bench.io import sweep
 from fastio_bench.machine import disk_limit, limit_tables
 from fastio_bench.peers import catalogue as every
-from fastio_bench.peers import compare, goals
+from fastio_bench.peers import compare, goals, verdict
 from fastio_bench.peers.peer import Peer
 from fastio_bench.report import summary_tables
 from fastio_bench.report.table import ResultTable
@@ -81,7 +81,7 @@ def peers(
             except fresh_process.ChildError as error:
                 command.report.notes.append(f"import fastio: {describe(error)}")
 
-    def show() -> list[ResultTable]:
+    def show() -> list[ResultTable | str]:
         summaries, failures = summarise(command.report.samples), command.report.failures
         imports = command.report.findings.get("import_seconds", [])
         rows = goals.check(
@@ -95,8 +95,12 @@ def peers(
         command.report.tables.append(settings(tools))
         memory = {name: compare.MEMORY.get(name, name) for name in works}
         return [
-            summary_tables.comparison(own.label, [s for s in summaries if s.workload == own.name], memory)
-            for own in picked
+            *verdict.lines(summaries),
+            *verdict.tables(summaries),
+            *(
+                summary_tables.comparison(own.label, [s for s in summaries if s.workload == own.name], memory)
+                for own in picked
+            ),
         ]
 
     command.run(work, show)
