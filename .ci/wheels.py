@@ -59,7 +59,11 @@ def main() -> int:
 def run(*command: str | Path, environment: Mapping[str, str] | None = None) -> None:
     """Run a command; CalledProcessError if it fails."""
     print("+", *command, flush=True)
-    subprocess.run([str(part) for part in command], check=True, env={**os.environ, **(environment or {})})
+    subprocess.run(
+        [str(part) for part in command],
+        check=True,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **(environment or {})},
+    )
 
 
 def pythons(named: list[Path]) -> dict[str, Path]:
