@@ -5,6 +5,7 @@ The network trains on the CPU. The disk is modelled: moving everything takes ``C
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -56,10 +57,9 @@ class RecomputingAlone:
     """A policy of operators that repeats in each pass what the joint planner chose when nothing could move."""
 
     def __init__(self, profile: Profile, need: int) -> None:
-        activations = profile.trace.activations()
-        step = profile._step(profile.trace, activations)
-        never = [replace(one, transfer_s=1e6) for one in activations]
-        choice = joint(replace(step, activations=never, deepest=len(never)), need)
+        never = [replace(one, transfer_s=1e6) for one in profile.trace.activations()]
+        step = profile._step(profile.trace, never, 0, math.inf)
+        choice = joint(replace(step, deepest=len(never)), need)
         if choice.moved:
             raise RuntimeError(f"{need} bytes cannot be freed by recomputing alone")
         self._profile = replace(profile, selected=(), recomputed=choice.recomputed)

@@ -42,7 +42,7 @@ class ReadAhead:
         if saved.tier is not None:
             self._in_use[saved.index] = saved
         assert order is not None, "a use sets it"
-        room = self._room(step)
+        room = self._room()
         taken = self._loaded_bytes()
         others = [other for other in self._ends if other is not step and not _is_over(other)]
         if not expected or step not in self._ends or (taken and room < taken):
@@ -55,19 +55,26 @@ class ReadAhead:
                     tier_of(other).unload(other)
             self._ends[step] = order.position
             taken = self._loaded_bytes()
-        elif saved.index in loaded.tensors and not order.comes_before(
-            saved.ordinal, max(self._ends[step], order.position + 1)
-        ):
-            # The very next tensor stays, whatever the room: two nodes in a row often use the same one.
+        elif saved.index in loaded.tensors and not order.comes_before(saved.ordinal, self._stays_until(saved)):
             tier_of(saved).unload(saved)
         free = room - taken
         if others:
             free = min(free, room // (len(others) + 1) - self._loaded_bytes(step))
-        self._read_on(step, free)
+        self._read_on(step, free - step.recompute_room)
         if self._tiers.disks:
             self._tiers.pump(self._held(step) if self._tiers.waiting_bytes else ())
 
-    def _room(self, step: ForwardPass) -> int:
+    def _stays_until(self, saved: SavedTensor) -> int:
+        """Return the place in the order before which a loaded tensor must be used again to stay.
+
+        The very next tensor stays, whatever the room: two nodes in a row often use the same one. So does one that
+        would have to be recomputed.
+        """
+        order = saved.step.order
+        assert order is not None, "a use sets it"
+        return len(order.uses) if saved.recipe is not None else max(self._ends[saved.step], order.position + 1)
+
+    def _room(self) -> int:
         """Return the bytes for tensors that are loaded and not in use.
 
         A tensor is in use until autograd frees it: its node may need more tensors.
@@ -78,7 +85,7 @@ class ReadAhead:
                 del self._in_use[index]
             elif saved.state is not State.PENDING:
                 in_use += saved.nbytes
-        busy = self._tiers.waiting_bytes + in_use + step.recompute_room
+        busy = self._tiers.waiting_bytes + in_use
         return self._planner.room_to_read(self._planner.kept_nbytes, busy)
 
     def _loaded_bytes(self, step: ForwardPass | None = None) -> int:

@@ -9,24 +9,16 @@ POET, Patil et al. 2022, adds paging.)
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from fastio.offload.planning.optimal import optimal
-from fastio.offload.planning.overlap import ActivationProfile, finish_seconds
+from fastio.offload.planning.step import Step
 
 EXACT = 7  # activations for which all choices are tried
 _STARTS = 8  # numbers of recomputed activations from which the search starts
 _EVALUATED = 400_000  # activations looked at in one search
-
-
-class RecomputeOption(NamedTuple):
-    """The seconds it takes to recompute an activation, and the activations it is made from, which must be there."""
-
-    seconds: float
-    sources: tuple[int, ...] = ()
 
 
 class Choice(NamedTuple):
@@ -35,78 +27,6 @@ class Choice(NamedTuple):
     moved: tuple[int, ...]
     recomputed: tuple[int, ...]
     seconds: float
-
-
-@dataclass(frozen=True)
-class Step:
-    """A training step without offload, and what could be done in it.
-
-    ``forward_s`` and ``backward_s`` are its compute. ``needed_s``: when backward needs each activation, since backward
-    began; None if never. ``read_s``: the seconds to read each back. ``options``: those that can be recomputed.
-    """
-
-    activations: Sequence[ActivationProfile]
-    forward_s: float
-    backward_s: float
-    needed_s: Sequence[float | None]
-    read_s: Sequence[float]
-    options: Mapping[int, RecomputeOption]
-    deepest: int = 8  # recomputations that one use may need, each for the next
-
-    def __post_init__(self) -> None:
-        for name in ("needed_s", "read_s"):
-            if len(getattr(self, name)) != len(self.activations):
-                raise ValueError(f"Step.{name} has {len(getattr(self, name))} items: expected {len(self.activations)}")
-        for i, option in self.options.items():
-            if not 0 <= option.seconds < math.inf:
-                raise ValueError(f"recomputing activation {i} takes {option.seconds} s: expected a finite number")
-            if any(not 0 <= source < len(self.activations) or source == i for source in option.sources):
-                raise ValueError(f"activation {i} is made from {option.sources}: expected other activations")
-
-    def order(self) -> list[int]:
-        """Return the activations that backward needs, in that order."""
-        needed = [(at, -i) for i, at in enumerate(self.needed_s) if at is not None]
-        return [-i for _, i in sorted(needed)]
-
-    def seconds(self, moved: Collection[int], recomputed: Collection[int], order: Iterable[int] | None = None) -> float:
-        """Return the seconds of a step: of forward until the last write has ended, and of backward.
-
-        One channel writes in forward order; it reads in the order of need from the beginning of backward. What is
-        recomputed is made at its first use, after everything it is made from. Infinite if ``deepest`` is exceeded.
-        """
-        forward_s = max(self.forward_s, finish_seconds(self.activations, sorted(moved)))
-        read_until = late = 0.0
-        present: set[int] = set()
-
-        def have(i: int, now: float, depth: int = 1) -> None:
-            nonlocal read_until, late
-            if i in present:
-                return
-            present.add(i)
-            if i in moved:
-                read_until += self.read_s[i]
-                late = max(late, read_until - now)
-            elif i in recomputed:
-                for source in self.options[i].sources:
-                    have(source, now, depth + 1)
-                late += self.options[i].seconds if depth <= self.deepest else math.inf
-
-        for i in self.order() if order is None else order:
-            have(i, self.needed_s[i] or 0.0)
-        return forward_s + self.backward_s + late
-
-    def room(self, recomputed: Collection[int], moved: Collection[int]) -> int:
-        """Return the most bytes that one use of a recomputed activation needs besides it, and that are not kept."""
-
-        def sources(i: int) -> set[int]:
-            found: set[int] = set()
-            for source in self.options[i].sources if i in recomputed else ():
-                if source in recomputed or source in moved:
-                    found |= {source} | sources(source)
-            return found
-
-        needed = (sum(self.activations[source].nbytes for source in sources(i)) for i in recomputed)
-        return max(needed, default=0)
 
 
 def joint(step: Step, need_bytes: int) -> Choice:
@@ -129,11 +49,10 @@ class _Search:
     def __init__(self, step: Step, need: int) -> None:
         self.step = step
         self.need = need
-        self.order = step.order()
         self.nbytes = [activation.nbytes for activation in step.activations]
 
     def choice(self, moved: Collection[int], recomputed: Collection[int]) -> Choice:
-        seconds = self.step.seconds(moved, recomputed, self.order)
+        seconds = self.step.seconds(moved, recomputed)
         return Choice(tuple(sorted(moved)), tuple(sorted(recomputed)), seconds)
 
     def best_of_all(self) -> Choice:
