@@ -123,8 +123,8 @@ class Planner:
         ``kept`` bytes stay in memory by the plan. ``busy`` bytes are in use, or still wait for their write.
         """
         budget = self.budget
-        if self.policy == "fastensor":
-            return 0
+        if self.policy == "fastensor" or (self.policy == "joint" and self._current is None):
+            return 0  # reads are waited for, so that their time is measured
         if budget is None:
             return 0 if self._measures else self.window
         return min(self.window, budget - kept - busy) if self._keeps_window else budget - kept - busy

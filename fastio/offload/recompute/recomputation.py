@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import importlib
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -120,13 +119,12 @@ class Recomputation:
         recipe, materialize = saved.recipe, self._materialize()
         if recipe is None or saved.tier is self._tier or materialize is None:
             return
-        began = time.perf_counter()
-        seconds = tried(saved, recipe, materialize, storage, shift)
+        seconds, trial_s = tried(saved, recipe, materialize, storage, shift)
         if seconds is not None:
             sources = tuple(source.ordinal for source in recipe.sources)
             saved.step.trace.recomputable[saved.ordinal] = RecomputeOption(seconds, sources)
         self._tier.release(saved)
-        saved.step.record_stall(time.perf_counter() - began)
+        saved.step.record_stall(trial_s)
 
     def _before_write(self, storage: int) -> None:
         """Keep what is made from a storage that an operator is about to write to. Without the lock."""
