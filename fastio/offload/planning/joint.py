@@ -18,7 +18,8 @@ from fastio.offload.planning.step import Step
 
 EXACT = 7  # activations for which all choices are tried
 _STARTS = 8  # numbers of recomputed activations from which the search starts
-_EVALUATED = 400_000  # activations looked at in one search
+_EVALUATED = 150_000  # activations looked at in one search
+_SMALL = 2000  # times smaller than all together: such an activation is not worth a change
 
 
 class Choice(NamedTuple):
@@ -50,6 +51,8 @@ class _Search:
         self.step = step
         self.need = need
         self.nbytes = [activation.nbytes for activation in step.activations]
+        least = sum(self.nbytes) // _SMALL
+        self.large = [i for i, nbytes in enumerate(self.nbytes) if nbytes > least]
 
     def choice(self, moved: Collection[int], recomputed: Collection[int]) -> Choice:
         seconds = self.step.seconds(moved, recomputed)
@@ -119,12 +122,10 @@ class _Search:
 
     def _changes(self, choice: Choice) -> Iterable[tuple[tuple[int, int], ...]]:
         """Changes to try: activations with their new way (0: keep, 1: move, 2: recompute)."""
-        count = len(self.nbytes)
-        ways = [(0, 1, 2) if i in self.step.options else (0, 1) for i in range(count)]
-        single = [((i, way),) for i in range(count) for way in ways[i]]
-        yield from single
-        leaving = (*choice.moved, *choice.recomputed)
-        for i in leaving:
-            for j in range(count):
+        ways = {i: (0, 1, 2) if i in self.step.options else (0, 1) for i in self.large}
+        yield from (((i, way),) for i in self.large for way in ways[i])
+        leaving = {*choice.moved, *choice.recomputed}
+        for i in self.large:
+            for j in self.large if i in leaving else ():
                 if i != j:
                     yield from (((i, 0), (j, way)) for way in ways[j][1:])

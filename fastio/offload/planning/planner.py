@@ -134,6 +134,8 @@ class Planner:
         if self._memory is not None:
             self._look_at(self._memory)
         for profile in self._profiles.values():
+            if profile is not None and self.policy == "joint":
+                profile.correct_times()
             if profile is None or profile.planned or not profile.timed:
                 if profile is not None:
                     profile.divide_again(self._settings)

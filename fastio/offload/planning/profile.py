@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from fastio.offload.autograd.trace import DISK, HOST, LATENCY_S, RECOMPUTED, Trace
@@ -75,6 +75,7 @@ class Profile:
     history: History = field(default_factory=History)
     placements: list[Placement] = field(default_factory=list)  # of its activations, decided once
     ratios: tuple[float, ...] = field(init=False)
+    pace: float | None = None  # the seconds of later passes, over those of the profiled one
     _host_room: int = 0  # bytes
 
     def __post_init__(self) -> None:
@@ -84,6 +85,12 @@ class Profile:
         """Return the simulation of the latest iteration, and its actual seconds."""
         to_disk = frozenset(self.selected) - frozenset(self.hosted)
         return self.history.compared(self.trace, to_disk, window, ahead)
+
+    def correct_times(self) -> None:
+        """Have the plan made once more when a planned pass has told how slow the profiled one was."""
+        if self.planned and self.pace is None:
+            self.pace = self.history.pace(self.trace.forward_s)
+            self.planned = self.pace is None
 
     def move_all(self, settings: Settings) -> None:
         """Move everything for now, under a policy that needs no plan."""
@@ -162,14 +169,15 @@ class Profile:
         """Return what the joint planner needs to know."""
         read = self.history.bandwidth.get("read")
         stored = trace.stored()
+        pace = self.pace or 1.0
         uses: list[tuple[float, int]] = []
         now = 0.0
         for i in trace.order():
-            now = max(now, trace.used_s.get(i, 0.0))
+            now = max(now, trace.used_s.get(i, 0.0) * pace)
             uses.append((now, i))
         return Step(
-            activations,
-            trace.forward_s,
+            [replace(one, ready_s=one.ready_s * pace) for one in activations],
+            trace.forward_s * pace,
             now,
             uses,
             [nbytes / read if read else one.stored_s for nbytes, one in zip(stored, activations, strict=True)],
