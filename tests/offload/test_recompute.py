@@ -107,7 +107,7 @@ class DearStore(SlowStore):
     """Takes longer for each transfer than any operator here."""
 
     def write(self, index: int, address: int, nbytes: int) -> None:
-        time.sleep(0.03)
+        time.sleep(0.1)
         super().write(index, address, nbytes)
 
 

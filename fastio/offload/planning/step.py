@@ -7,7 +7,7 @@ as far as there is memory, and what is recomputed stays for its next use unless 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -57,8 +57,20 @@ class Step:
 
     @cached_property
     def last(self) -> dict[int, int]:
-        """The place in ``uses`` of the last use of each activation, after which autograd frees it."""
-        return {i: place for place, (_, i) in enumerate(self.uses)}
+        """The place in ``uses`` of the last use of each activation, and of what may be made from it; then it is freed."""
+        last = {i: place for place, (_, i) in enumerate(self.uses)}
+        for i in sorted(self.options, reverse=True):
+            for source in self.options[i].sources if i in last else ():
+                last[source] = max(last.get(source, 0), last[i])
+        return last
+
+    @cached_property
+    def freed(self) -> dict[int, list[int]]:
+        """What is freed after each place in ``uses``."""
+        freed: defaultdict[int, list[int]] = defaultdict(list)
+        for i, place in self.last.items():
+            freed[place].append(i)
+        return dict(freed)
 
     def seconds(self, moved: Collection[int], recomputed: Collection[int]) -> float:
         """Return the seconds of a step; infinite if ``deepest`` is exceeded or something does not fit the memory."""
@@ -124,13 +136,14 @@ class Backward:
     def run(self) -> float:
         """Return the seconds it takes."""
         step = self._step
+        self._read_ahead(0.0)
         for place, (at, i) in enumerate(step.uses):
-            self._read_ahead(at + self._late)
             if not self._have(i, at, 1, {i}):
                 return math.inf
-            if step.last[i] == place:
-                self._over.add(i)
-                self._drop(i)
+            for j in step.freed.get(place, ()):
+                self._over.add(j)
+                self._drop(j)
+            self._read_ahead(at + self._late)
         return step.backward_s + self._late
 
     def _reads(self) -> list[int]:
