@@ -5,7 +5,6 @@ The network trains on the CPU. The disk is modelled: moving everything takes ``C
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -56,12 +55,12 @@ class Way:
 class RecomputingAlone:
     """A policy of operators that repeats in each pass what the joint planner chose when nothing could move."""
 
-    def __init__(self, profile: Profile, need: int) -> None:
+    def __init__(self, profile: Profile, budget: int) -> None:
         never = [replace(one, transfer_s=1e6) for one in profile.trace.activations()]
-        step = profile._step(profile.trace, never, 0, math.inf)
-        choice = joint(replace(step, deepest=len(never)), need)
+        step = profile._step(profile.trace, never, 0, budget)
+        choice = joint(replace(step, deepest=len(never)), sum(one.nbytes for one in never) - budget)
         if choice.moved:
-            raise RuntimeError(f"{need} bytes cannot be freed by recomputing alone")
+            raise RuntimeError(f"a budget of {budget} bytes cannot be kept by recomputing alone")
         self._profile = replace(profile, selected=(), recomputed=choice.recomputed)
         self._policy = PlannedPolicy(self._profile)
 
@@ -99,7 +98,7 @@ def measure(size: Size, rounds: int) -> list[Way]:
                 _step(training, ways[way])
         profile = managers[JOINT]._planner.latest
         assert profile is not None, "it was profiled"
-        alone = RecomputingAlone(profile, nbytes - budget)
+        alone = RecomputingAlone(profile, budget)
         managers[RECOMPUTING] = offload(alone)
         ways[RECOMPUTING] = lambda: _both(alone, managers[RECOMPUTING])
         taken: dict[str, list[float]] = {way: [] for way in ways}

@@ -9,6 +9,8 @@ POET, Patil et al. 2022, adds paging.)
 from __future__ import annotations
 
 import itertools
+import math
+import random
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import NamedTuple
@@ -54,8 +56,8 @@ class _Search:
         least = sum(self.nbytes) // _SMALL
         self.large = [i for i, nbytes in enumerate(self.nbytes) if nbytes > least]
 
-    def choice(self, moved: Collection[int], recomputed: Collection[int]) -> Choice:
-        seconds = self.step.seconds(moved, recomputed)
+    def choice(self, moved: Collection[int], recomputed: Collection[int], limit: float = math.inf) -> Choice:
+        seconds = self.step.seconds(moved, recomputed, limit)
         return Choice(tuple(sorted(moved)), tuple(sorted(recomputed)), seconds)
 
     def best_of_all(self) -> Choice:
@@ -78,6 +80,7 @@ class _Search:
         for count in sorted(counts):
             chosen = frozenset(by_price[:count])
             yield self.choice(self.moved_beside(chosen), chosen)
+            yield self.choice(self.first_beside(chosen), chosen)
         if sum(self.nbytes[i] for i in options) >= self.need:
             indices = sorted(options)
             costs = [replace(self.step.activations[i], transfer_s=options[i].seconds, ratio=1.0) for i in indices]
@@ -91,6 +94,16 @@ class _Search:
         need = self.need - sum(self.nbytes[i] for i in recomputed)
         chosen = optimal([self.step.activations[i] for i in others], need, self.step.forward_s)
         return frozenset(others[i] for i in chosen)
+
+    def first_beside(self, recomputed: frozenset[int]) -> frozenset[int]:
+        """Return the first activations that are enough if these are recomputed: backward frees the others soon."""
+        need = self.need - sum(self.nbytes[i] for i in recomputed)
+        first: list[int] = []
+        for i in self.large:
+            if need > 0 and i not in recomputed:
+                first.append(i)
+                need -= self.nbytes[i]
+        return frozenset(first) if need <= 0 else self.moved_beside(recomputed)
 
     def improved(self, choice: Choice) -> Choice:
         """Change one activation at a time, or one for another, as long as that saves time."""
@@ -113,7 +126,7 @@ class _Search:
                 if now < self.need:
                     continue
                 left -= 1
-                other = self.choice(moved, recomputed)
+                other = self.choice(moved, recomputed, choice.seconds)
                 if other.seconds < choice.seconds * (1 - 1e-12):
                     choice, freed, improving = other, now, True
                 if left <= 0:
@@ -125,7 +138,7 @@ class _Search:
         ways = {i: (0, 1, 2) if i in self.step.options else (0, 1) for i in self.large}
         yield from (((i, way),) for i in self.large for way in ways[i])
         leaving = {*choice.moved, *choice.recomputed}
-        for i in self.large:
-            for j in self.large if i in leaving else ():
-                if i != j:
-                    yield from (((i, 0), (j, way)) for way in ways[j][1:])
+        pairs = [(i, j) for i in self.large for j in self.large if i in leaving and i != j]
+        random.Random(0).shuffle(pairs)  # there may be more than are tried
+        for i, j in pairs:
+            yield from (((i, 0), (j, way)) for way in ways[j][1:])

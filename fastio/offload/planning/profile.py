@@ -132,7 +132,7 @@ class Profile:
         if settings.policy == "joint" and settings.budget is not None and trace.recomputable and need > 0:
             step = self._step(trace, activations, window, settings.budget)
             choice = joint(step, need)
-            self.recompute_room = step.room(choice.moved, choice.recomputed)
+            self.recompute_room = step.room(choice.recomputed)
             self.schedule = schedule_of(activations, choice.moved, trace.forward_s, choice.recomputed)
         else:
             self.schedule = plan(activations, need, trace.forward_s, settings.policy, settings.strict_paper)

@@ -28,8 +28,9 @@ class Step:
     """A training step without offload, and what could be done in it.
 
     ``forward_s`` and ``backward_s`` are its compute. ``uses``: the activations that backward needs, in order, and when,
-    since it began; each may be needed more than once. ``read_s``: the seconds to read each back. ``options``: those that can
-    be recomputed. ``window``: bytes that may wait for their write. ``memory``: bytes for activations in backward.
+    since it began; each may be needed more than once. ``read_s``: the seconds to read each back. ``options``: those
+    that can be recomputed. ``window``: bytes that may wait for their write. ``memory``: bytes for activations in
+    backward.
     """
 
     activations: Sequence[ActivationProfile]
@@ -57,7 +58,7 @@ class Step:
 
     @cached_property
     def last(self) -> dict[int, int]:
-        """The place in ``uses`` of the last use of each activation, and of what may be made from it; then it is freed."""
+        """The place in ``uses`` of the last use of each activation, or of what may be made from it: then it is free."""
         last = {i: place for place, (_, i) in enumerate(self.uses)}
         for i in sorted(self.options, reverse=True):
             for source in self.options[i].sources if i in last else ():
@@ -72,19 +73,22 @@ class Step:
             freed[place].append(i)
         return dict(freed)
 
-    def seconds(self, moved: Collection[int], recomputed: Collection[int]) -> float:
-        """Return the seconds of a step; infinite if ``deepest`` is exceeded or something does not fit the memory."""
-        forward_s, written_s = self.forward(moved)
-        return forward_s + Backward(self, moved, recomputed, written_s).run()
+    def seconds(self, moved: Collection[int], recomputed: Collection[int], limit: float = math.inf) -> float:
+        """Return the seconds of a step.
 
-    def room(self, moved: Collection[int], recomputed: Collection[int]) -> int:
-        """Return the most bytes that having a recomputed activation takes: its own, and of what it is made from."""
+        Infinite if they reach ``limit``, if ``deepest`` is exceeded, or if something does not fit the memory.
+        """
+        forward_s, written_s = self.forward(moved)
+        return forward_s + Backward(self, moved, recomputed, written_s).run(limit - forward_s)
+
+    def room(self, recomputed: Collection[int]) -> int:
+        """Return the most bytes that one recomputation makes: with what it is made from, if that is recomputed too."""
         found: dict[int, frozenset[int]] = {}
 
         def needed(i: int, depth: int) -> frozenset[int]:
             if i not in found:
                 sources = self.options[i].sources if i in recomputed and depth <= self.deepest else ()
-                leaving = [needed(j, depth + 1) for j in sources if j in recomputed or j in moved]
+                leaving = [needed(j, depth + 1) for j in sources if j in recomputed]
                 found[i] = frozenset((i,)).union(*leaving)
             return found[i]
 
@@ -130,15 +134,15 @@ class Backward:
         self._there = sum(
             size for i, size in enumerate(self._nbytes) if i in step.last and i not in moved and i not in recomputed
         )
-        self._room = step.memory - step.room(moved, recomputed)  # for what is read ahead
+        self._room = step.memory - step.room(recomputed)  # for what is read ahead
         self._ahead = deque(self._reads())
 
-    def run(self) -> float:
-        """Return the seconds it takes."""
+    def run(self, limit: float = math.inf) -> float:
+        """Return the seconds it takes; infinite if they reach ``limit``, or if it cannot run."""
         step = self._step
         self._read_ahead(0.0)
         for place, (at, i) in enumerate(step.uses):
-            if not self._have(i, at, 1, {i}):
+            if step.backward_s + self._late >= limit or not self._have(i, at, 1, {i}):
                 return math.inf
             for j in step.freed.get(place, ()):
                 self._over.add(j)

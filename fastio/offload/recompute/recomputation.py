@@ -22,8 +22,8 @@ from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor
 from fastio.offload.autograd.trace import HOST, RECOMPUTED, Maker
-from fastio.offload.planning.step import RecomputeOption
 from fastio.offload.planning.profile import Placement
+from fastio.offload.planning.step import RecomputeOption
 from fastio.offload.recompute.operator_policy import OFFLOAD, RECOMPUTE, OperatorPolicy
 from fastio.offload.recompute.recipe import Hold, Materialize, Recipe, recipe_of
 from fastio.offload.recompute.recorder import Recorder
