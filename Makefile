@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 
 # The package is installed, not linked: what runs is what a user gets. (Python started here, at the root, would import
 # the source tree, which has no native part: hence demo's `cd`.) Folders are listed too, for removed files.
-SOURCES := $(shell find fastio fastio_bench native -name __pycache__ -prune -o -print)
+SOURCES := $(shell find fastio fastio_bench fastio_command native -name __pycache__ -prune -o -print)
 PROJECT := pyproject.toml constraints.txt README.md LICENSE $(SOURCES)
 CPP := $(filter %.cpp %.hpp native/%.cu,$(SOURCES)) $(wildcard tests/emulator/guest/*.?pp tests/support/*/*.cpp)
 
@@ -42,7 +42,7 @@ SEED := 1
 NATIVE_BUILD := build/native-test
 RIG := build/rig
 
-.PHONY: demo quick test differential check format native-test native-test-threads test-nvme bench-docs dictionaries clean
+.PHONY: demo quick test differential check format native-test native-test-threads test-nvme docs picture bench-docs dictionaries clean
 
 demo: $(VENV)/.user
 	cd $(VENV) && bin/python -m fastio_bench.demo
@@ -88,10 +88,20 @@ test-nvme: $(VENV)/.tools
 	$(BIN)/cmake --build $(RIG)/guest
 	$(BIN)/python tests/emulator/run.py $(RIG) $(RIG)/guest/rig "$(ONLY)"
 
-# docs/performance.md, from a folder of what `fastio-bench <command> --out` wrote: make bench-docs RESULTS=results
+# The documentation site, in build/site, from docs and the docstrings; nothing is compiled, and a warning is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The picture of the README, from a folder of what `fastio-bench peers --out` wrote: make picture RESULTS=results
+picture: $(VENV)/.user
+	@test -n "$(RESULTS)" || { echo "say where the results are: make picture RESULTS=folder"; exit 2; }
+	cd $(VENV) && bin/python -m fastio_bench.report.picture "$(abspath $(RESULTS))" "$(CURDIR)/docs/images"
+
+# All tables of a folder of what `fastio-bench <command> --out` wrote, and the papers', into its performance.md:
+# make bench-docs RESULTS=results. docs/performance.md has what a reader decides by, and is written by hand.
 bench-docs: $(VENV)/.user
 	@test -n "$(RESULTS)" || { echo "say where the results are: make bench-docs RESULTS=folder"; exit 2; }
-	cd $(VENV) && bin/python -m fastio_bench.papers.performance_docs "$(abspath $(RESULTS))" "$(CURDIR)/docs/performance.md"
+	cd $(VENV) && bin/python -m fastio_bench.papers.performance_docs "$(abspath $(RESULTS))" "$(abspath $(RESULTS))/performance.md"
 
 # The dictionaries that fastio begins with, from recordings: make dictionaries TRACES="one.csv two.csv"
 dictionaries: $(VENV)/.user
@@ -106,6 +116,11 @@ $(VENV)/.tools: constraints.txt
 	@echo "setting up $(VENV): a minute or two, once"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) scikit-build-core nanobind cmake ninja
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml constraints.txt
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(PIP) $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
 	@touch $@
 
 $(VENV)/.user: $(VENV)/.tools $(PROJECT)

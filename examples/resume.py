@@ -5,7 +5,7 @@
 The second training saves a checkpoint after every step, asynchronously, and is killed by SIGKILL: no handler runs,
 nothing is flushed. Then a new process restores the newest complete step and continues. Both trainings must give the
 same losses and the same weights, bit for bit: this program compares them, and ends with status 1 if they differ.
-``pip install 'fastio[bench]'`` brings what it needs; the digits and the tables are in shared.py beside it.
+``pip install '.[bench]'`` in the clone brings what it needs; the digits and the tables are in shared.py beside it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Both runs start from the same seeds and must give the same losses, weights and optimizer state, bit for bit: this
 program compares them, and ends with status 1 if they differ. Without a GPU, a second buffer of host memory stands in
 for its memory, and the plan is for a simulated GPU. The optimizer's state lies in a folder on the SSD.
-``pip install 'fastio[bench]'`` brings what it needs; the digits and the tables are in shared.py beside it.
+``pip install '.[bench]'`` in the clone brings what it needs; the digits and the tables are in shared.py beside it.
 """
 
 from __future__ import annotations

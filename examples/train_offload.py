@@ -4,7 +4,7 @@
 
 Both runs start from the same seeds, each in a process of its own, and must give the same losses and the same weights,
 bit for bit: this program compares them, and ends with status 1 if they differ. It shows the memory and the time of
-each. ``pip install 'fastio[bench]'`` brings what it needs; the digits and the tables are in shared.py beside it.
+each. ``pip install '.[bench]'`` in the clone brings what it needs; the digits and the tables are in shared.py.
 """
 
 from __future__ import annotations

@@ -1,9 +1,18 @@
-"""fastio: the fastest and most trustworthy way to move PyTorch tensors between memory and SSDs."""
+"""fastio: the fastest and most trustworthy way to move PyTorch tensors between memory and SSDs.
 
+``save`` and ``load`` take the place of ``torch.save`` and ``torch.load``; ``save_file``, ``load_file``, ``safe_open``,
+``save_model`` and ``load_model`` that of safetensors' functions of these names. ``Checkpointer``, ``Offload`` and
+``Hybrid`` are for trainings. The packages ``fastio.checkpoint``, ``dicts``, ``distributed``, ``hybrid``,
+``integrations`` and ``offload`` have more; what their ``__all__`` names is public.
+"""
+
+import typing as _typing
 from importlib import import_module as _import_module
-from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from fastio.runtime import native_part as _native_part
 from fastio.runtime.gc_pause import gc_paused as _held_back
+
+_native_part.check()
 
 # All that is imported stays: a walk over what torch made meanwhile (100 ms) finds nothing.
 with _held_back():
@@ -17,12 +26,19 @@ with _held_back():
         DictionaryError,
         FastIOError,
         FolderInUseError,
+        FolderMissingError,
         FormatError,
         ModelMismatchError,
+        NotAFolderError,
+        NotReplaceableError,
+        PayloadError,
+        RefusedError,
         ShardMissingError,
+        TargetIsFolderError,
         TensorMissingError,
         ToolUnavailableError,
         TransferError,
+        UnsupportedError,
     )
     from fastio.formats.pt import torch_probe as _probe
     from fastio.inspect.explain import explain
@@ -32,39 +48,77 @@ with _held_back():
     from fastio.torch_patch import patch_torch
     from fastio.transports import registry as _registry
 
-if _TYPE_CHECKING:
+# What is heavy is imported when it is first used. Type checkers see it here.
+if _typing.TYPE_CHECKING:
+    from fastio import checkpoint as checkpoint
+    from fastio import dicts as dicts
+    from fastio import distributed as distributed
+    from fastio import hybrid as hybrid
+    from fastio import integrations as integrations
+    from fastio import offload as offload
     from fastio.checkpoint import Checkpointer
-    from fastio.hybrid import Hybrid
+    from fastio.dicts import Explanation
+    from fastio.formats.safetensors.header_checksums import DamagedHeaderError
+    from fastio.hybrid import GpuBudgetError, Hybrid, HybridError, StateLostError
     from fastio.inspect.seal import Sealed, seal
+    from fastio.integrations.missing_library import LibraryMissingError
     from fastio.integrations.safetensors_patch import patch_safetensors
-    from fastio.models import load_file, load_into, load_model, safe_open, save_file, save_model
-    from fastio.models.conversion import convert
-    from fastio.offload import Offload
-else:
-    _LATER = {
-        "Checkpointer": "checkpoint",
-        "Hybrid": "hybrid",
-        "Offload": "offload",
-        "Sealed": "inspect.seal",
-        "convert": "models.conversion",
-        "load_file": "models",
-        "load_into": "models",
-        "load_model": "models",
-        "patch_safetensors": "integrations.safetensors_patch",
-        "safe_open": "models",
-        "save_file": "models",
-        "save_model": "models",
-        "seal": "inspect.seal",
-    }
-    _ROOMS = {*_LATER.values(), "distributed"}
+    from fastio.models import TensorReader, load_file, load_into, load_model, safe_open, save_file, save_model
+    from fastio.models.array_reader import ArrayReader, ArraySlice
+    from fastio.models.conversion.convert import Conversion, convert
+    from fastio.models.tensor_slice import TensorSlice
+    from fastio.offload import ActivationLostError, InfeasibleBudget, Offload
+    from fastio.offload.recompute.recipe import ChangedInputError
+    from fastio.offload.stores.arena import ArenaFullError
+    from fastio.offload.stores.store_errors import StoreGoneError
+
+_LATER = {
+    "ActivationLostError": "offload",
+    "ArenaFullError": "offload.stores.arena",
+    "ArrayReader": "models.array_reader",
+    "ArraySlice": "models.array_reader",
+    "ChangedInputError": "offload.recompute.recipe",
+    "Checkpointer": "checkpoint",
+    "Conversion": "models.conversion",
+    "DamagedHeaderError": "formats.safetensors.header_checksums",
+    "Explanation": "dicts",
+    "GpuBudgetError": "hybrid",
+    "Hybrid": "hybrid",
+    "HybridError": "hybrid",
+    "InfeasibleBudget": "offload",
+    "LibraryMissingError": "integrations.missing_library",
+    "Offload": "offload",
+    "Sealed": "inspect.seal",
+    "StateLostError": "hybrid",
+    "StoreGoneError": "offload.stores.store_errors",
+    "TensorReader": "models",
+    "TensorSlice": "models.tensor_slice",
+    "convert": "models.conversion",
+    "load_file": "models",
+    "load_into": "models",
+    "load_model": "models",
+    "patch_safetensors": "integrations.safetensors_patch",
+    "safe_open": "models",
+    "save_file": "models",
+    "save_model": "models",
+    "seal": "inspect.seal",
+}
+_PACKAGES = frozenset({"checkpoint", "dicts", "distributed", "hybrid", "integrations", "offload"})
+
+if not _typing.TYPE_CHECKING:  # a checker that saw it would accept any name
 
     def __getattr__(name: str) -> object:
-        """What is heavy is imported when it is asked for."""
-        if name in _ROOMS:
+        """Import what is used for the first time."""
+        if name in _PACKAGES:
             return _import_module(f"{__name__}.{name}")
         if name in _LATER:
             return getattr(_import_module(f"{__name__}.{_LATER[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, also of what is not imported yet, and the public packages."""
+    return sorted({*__all__, *_PACKAGES})
 
 
 __version__ = "0.1.0"
@@ -76,26 +130,49 @@ with _held_back():
     _probe.unsupported_reason()
 
 __all__ = [
+    "ActivationLostError",
+    "ArenaFullError",
+    "ArrayReader",
+    "ArraySlice",
+    "ChangedInputError",
     "CheckpointError",
     "Checkpointer",
     "ChecksumError",
+    "Conversion",
     "CorruptFileError",
+    "DamagedHeaderError",
     "DeviceInUseError",
     "DictionaryError",
+    "Explanation",
     "FastIOError",
     "FolderInUseError",
+    "FolderMissingError",
     "FormatError",
+    "GpuBudgetError",
     "Hybrid",
+    "HybridError",
+    "InfeasibleBudget",
+    "LibraryMissingError",
     "ModelMismatchError",
+    "NotAFolderError",
+    "NotReplaceableError",
     "Offload",
+    "PayloadError",
+    "RefusedError",
     "SaveResult",
     "Sealed",
     "ShardMissingError",
+    "StateLostError",
+    "StoreGoneError",
+    "TargetIsFolderError",
     "TensorMissingError",
+    "TensorReader",
+    "TensorSlice",
     "ToolStatus",
     "ToolUnavailableError",
     "Transfer",
     "TransferError",
+    "UnsupportedError",
     "Verification",
     "__version__",
     "convert",

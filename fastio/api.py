@@ -5,10 +5,20 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fastio.arguments import (
+    FileLike,
+    Format,
+    HostMemory,
+    LoadArguments,
+    MapLocation,
+    Policy,
+    Progress,
+    SaveArguments,
+)
 from fastio.engine import file_objects
 from fastio.engine.load import load_file
 from fastio.engine.load_plan import device_named_in
@@ -26,17 +36,20 @@ from fastio.progress import shown
 from fastio.results import SaveResult, publish
 from fastio.transports.transport import LOAD, SAVE
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 def save(
-    obj: Any,
-    f: Any,
+    obj: object,
+    f: FileLike,
     *,
-    policy: Any = "auto",
+    policy: Policy = "auto",
     durable: bool = True,
-    format: str | None = None,
+    format: Format | None = None,
     clone: bool = False,
-    progress: Any = None,
-    **torch_save_arguments: Any,
+    progress: Progress = None,
+    **torch_save_arguments: Unpack[SaveArguments],
 ) -> SaveResult:
     """Save an object, as ``torch.save`` does, by the fastest way there is here.
 
@@ -59,8 +72,8 @@ def save(
         clone: of a tensor that views a part of a larger storage, write that part alone, as if it had been cloned; what
             viewed the very same elements still shares them after the load. ``torch.save`` writes the whole storage, and
             so does ``pt`` without this; the other formats never do.
-        progress: True for a progress bar, or a function that is called with (bytes done, bytes in all); only
-            at the end where torch does the work.
+        progress: True for a progress bar on stderr, or without a terminal for a line now and then; or a function that
+            is called with (bytes done, bytes in all). Only at the end where torch does the work.
         torch_save_arguments: torch.save's own: ``pickle_protocol``, ``pickle_module``, …; for ``safetensors`` its
             library's ``metadata``, a dict of str to str, and ``checksums`` and ``hashes`` of
             :func:`fastio.save_file`.
@@ -78,7 +91,7 @@ def save(
     if clone and file_format == detect.PT:
         torch_save_arguments["pickle_module"] = cloning(torch_save_arguments.get("pickle_module") or pickle)
     with shown(progress, f"saving {os.path.basename(name)}") as told, translate_open_limit("save", name):
-        request = SaveRequest(obj, name, file_format, policy, bool(durable), torch_save_arguments)
+        request = SaveRequest(obj, name, file_format, policy, bool(durable), dict(torch_save_arguments))
         result = save_file(request, told, None if is_path(f) else f)
     publish(result)
     return result
@@ -92,17 +105,17 @@ def save_over_link(obj: Any, path: str) -> SaveResult:
 
 
 def load(
-    f: Any,
-    map_location: Any = None,
+    f: FileLike,
+    map_location: MapLocation = None,
     *,
     weights_only: bool | None = None,
     mmap: bool | None = None,
     keys: Iterable[str] | None = None,
-    into: str | None = None,
-    policy: Any = "auto",
+    into: HostMemory | None = None,
+    policy: Policy = "auto",
     verify: bool = True,
-    progress: Any = None,
-    **torch_load_arguments: Any,
+    progress: Progress = None,
+    **torch_load_arguments: Unpack[LoadArguments],
 ) -> Any:
     """Load an object, as ``torch.load`` does, by the fastest way there is here, and check every byte of it.
 
@@ -142,7 +155,7 @@ def load(
     names = None if keys is None else checked(keys)
     safe = weights_only is None or weights_only
     by_default = weights_only is None and torch_load_arguments.get("pickle_module") is None
-    arguments = torch_load_arguments
+    arguments = dict(torch_load_arguments)
     request = LoadRequest(
         _name(f), map_location, safe, mmap, policy, verify, arguments, by_default=by_default, keys=names
     )

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable
 
 _LONGEST = 200  # characters
+_RESTORE = "; restore the file from a copy"  # the cure of damage, where no other is named
 _CURES = {
     errno.EMFILE: "close files that are not needed, or raise this process's limit (`ulimit -n`, resource.setrlimit)",
     errno.ENFILE: "close files of other programs, or raise the system's limit (`sysctl fs.file-max`)",
@@ -41,6 +42,12 @@ def shortened(text: object) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
+def kind_of(value: object) -> str:
+    """The type of a value with its article: "an int", "a dict"."""
+    name = type(value).__qualname__
+    return f"{'an' if name[:1] in 'aeioAEIO' or name.startswith('Un') else 'a'} {name}"
+
+
 class FastIOError(Exception):
     """The base of every error that fastio itself raises."""
 
@@ -48,18 +55,31 @@ class FastIOError(Exception):
 class CorruptFileError(FastIOError, RuntimeError):
     """A file's bytes contradict its own directory or checksums.
 
+    ``record`` is the part of the file that is damaged, where that is known, ``tensors`` the names of the tensors in it.
     Also a RuntimeError, as torch.load raises for a truncated file.
     """
 
-    def __init__(self, path: str, record: str | None, problem: str) -> None:
+    def __init__(self, path: str, record: str | None, problem: str, tensors: tuple[str, ...] = ()) -> None:
         self.path = path
         self.record = record
-        self.problem = problem
-        where = f"{path}: record {quoted(record)}" if record is not None else path
-        super().__init__(f"{where}: {problem}")
+        self.problem = problem if ";" in problem else f"{problem}{_RESTORE}"
+        self.tensors = tensors
+        super().__init__(self._message())
 
-    def __reduce__(self) -> tuple[type[CorruptFileError], tuple[str, str | None, str]]:
-        return type(self), (self.path, self.record, self.problem)
+    def __reduce__(self) -> tuple[type[CorruptFileError], tuple[str, str | None, str, tuple[str, ...]]]:
+        return type(self), (self.path, self.record, self.problem, self.tensors)
+
+    def name_tensors(self, names: Iterable[str]) -> None:
+        """Add the names of the tensors that lie in the damaged record."""
+        self.tensors = tuple(names)
+        self.args = (self._message(),)
+
+    def _message(self) -> str:
+        where = f"{self.path}: record {quoted(self.record)}" if self.record is not None else self.path
+        if self.tensors:
+            shown, more = ", ".join(map(quoted, self.tensors[:3])), len(self.tensors) - 3
+            where += f" (tensor{'s' if len(self.tensors) > 1 else ''} {shown}{f' and {more} more' if more > 0 else ''})"
+        return f"{where}: {self.problem}"
 
 
 class ChecksumError(CorruptFileError):
@@ -97,6 +117,12 @@ def add_to_message(error: Exception, text: str) -> None:
     if isinstance(error, CorruptFileError):
         error.problem += text
     error.args = (f"{error}{text}",)
+
+
+def put_before(error: Exception, text: str) -> None:
+    """Put where an operation failed before the message of an error that another library raised; its class stays."""
+    if len(error.args) == 1 and isinstance(error.args[0], str) and not isinstance(error, CorruptFileError):
+        error.args = (f"{text}{error.args[0]}",)
 
 
 class DictionaryError(FastIOError):
@@ -197,7 +223,7 @@ class NotAFolderError(FastIOError, NotADirectoryError, RuntimeError):
 
 
 class NotReplaceableError(TransferError):
-    """The path to save to holds something that no new file can replace. The message has the cure."""
+    """The path to save to is none of a new file, or holds what no new file can replace. The message has the cure."""
 
     def __init__(self, number: int, problem: str, path: str) -> None:
         self.operation = "replace"

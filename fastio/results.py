@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fastio.runtime.fork_safe_lock import lock_across_forks
+from fastio.sizes import format_size
+
+_log = logging.getLogger("fastio")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ _recorders: list[list[Transfer]] = []
 def record() -> Iterator[list[Transfer]]:
     """Collect every transfer of this process, from any thread, in a list.
 
+    The logger ``fastio`` tells the same at level DEBUG, in a line for each.
+
     >>> with fastio.record() as transfers:
     ...     fastio.save(model.state_dict(), "model.pt")
     >>> transfers[0].tool, transfers[0].route
@@ -70,8 +76,22 @@ def record() -> Iterator[list[Transfer]]:
 
 
 def publish(transfer: Transfer) -> None:
-    """Give a transfer to every open recorder."""
+    """Give a transfer to every open recorder, and to the log at level DEBUG."""
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug("%s", _line(transfer))
     if _recorders:
         with _lock:
             for transfers in _recorders:
                 transfers.append(transfer)
+
+
+def _line(transfer: Transfer) -> str:
+    """A transfer in words: file, direction, bytes, tool, seconds and GB/s (10^9 bytes), and what it fell back from."""
+    ended = "saved" if transfer.op == "save" else "loaded"
+    marks = [word for word, holds in (("durable", transfer.durable), ("verified", transfer.verified)) if holds]
+    text = (
+        f"{ended} {transfer.path}: {transfer.nbytes} bytes ({format_size(transfer.nbytes)}) by {transfer.tool} "
+        f"({', '.join([transfer.route, *marks])}) in {transfer.seconds:.6f} s, {transfer.bandwidth / 1e9:.3f} GB/s; "
+        + "; ".join((transfer.reason, *transfer.fallbacks))
+    )
+    return text.replace("\n", "\\n")

@@ -43,5 +43,11 @@ def format_size(nbytes: float) -> str:
     return f"{_three_digits(nbytes)} GiB"
 
 
+def exact_size(nbytes: int) -> str:
+    """Return a size for messages: ``"1.5 GiB (1,610,612,736 bytes)"``; below 1 KiB only the bytes."""
+    exact = f"{nbytes:,} byte{'' if nbytes == 1 else 's'}"
+    return exact if nbytes < 1024 else f"{format_size(nbytes)} ({exact})"
+
+
 def _three_digits(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"

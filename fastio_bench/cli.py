@@ -26,7 +26,7 @@ def _commands() -> Callable[[], object]:
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
-        sys.exit(f"fastio-bench needs {error.name}: pip install 'fastio[bench]'")
+        sys.exit(f"fastio-bench needs {error.name}, which installing fastio brings: pip install {error.name}")
     return cli
 
 

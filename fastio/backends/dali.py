@@ -23,11 +23,11 @@ from fastio.backends._parts import between, check
 from fastio.errors import RefusedError, ToolUnavailableError
 from fastio.files.npy_header import parse
 from fastio.memory import raw_memory
+from fastio.runtime.installation import pip_install
 from fastio.transports.transport import LOAD, Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
 _REGION = 16 << 20
 _LONGEST = 2**31 - 1
-_CURE = "pip install 'fastio[dali]'"
 # The dtypes that DALI has a type for, in native byte order.
 _TYPES = frozenset(np.dtype(code) for code in ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"])
 _MAGIC = b"\x93NUMPY"
@@ -46,7 +46,7 @@ class DaliTransport:
             self._dali: Any = importlib.import_module("nvidia.dali")
         except Exception as error:  # importing loads native libraries, which may raise anything
             reason = f"nvidia.dali does not import: {type(error).__name__}: {error}"
-            raise ToolUnavailableError(self.name, reason, _CURE) from error
+            raise ToolUnavailableError(self.name, reason, pip_install("dali")) from error
         kinds = {"cpu", "cuda"} if devices.of("cuda").is_available() else {"cpu"}
         self.capabilities = Capabilities(
             operations=frozenset({LOAD}), formats=frozenset({"npy"}), devices=frozenset(kinds)

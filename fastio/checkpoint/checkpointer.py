@@ -7,10 +7,11 @@ import os
 import warnings
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
+from fastio.arguments import Device, Path, Policy, Progress, Size
 from fastio.checkpoint import at_exit
 from fastio.checkpoint.delayed_progress import after_a_second
 from fastio.checkpoint.folder.corruption import concerns_step, is_corruption
@@ -18,7 +19,7 @@ from fastio.checkpoint.folder.manifest import LIMIT, Manifest, checked_metadata
 from fastio.checkpoint.folder.step_folders import steps_in
 from fastio.checkpoint.restoring.reading import Restored, RestoreRequest, check_step, read_step
 from fastio.checkpoint.saving.saver import Saver, SaveSettings
-from fastio.errors import CheckpointError, CorruptFileError, TransferError
+from fastio.errors import CheckpointError, CorruptFileError, TransferError, kind_of
 from fastio.progress import check_progress, shown
 from fastio.sizes import check_count, parse_size
 
@@ -75,17 +76,17 @@ class Checkpointer:
 
     def __init__(
         self,
-        folder: str | os.PathLike[str],
+        folder: Path,
         keep: int | None = 3,
         keep_every: int | None = None,
         asynchronous: bool = True,
-        memory_budget: int | str | None = None,
+        memory_budget: Size | None = None,
         *,
         incremental: bool = False,
-        when_busy: str = "wait",
+        when_busy: Literal["wait", "skip"] = "wait",
         read_back: bool = False,
-        policy: Any = "auto",
-        progress: Any = None,
+        policy: Policy = "auto",
+        progress: Progress = None,
         read_only: bool = False,
     ) -> None:
         check_count("keep", keep, "1 or more, or None for all")
@@ -106,6 +107,16 @@ class Checkpointer:
             )
             at_exit.close_at_exit(self)
         self._is_open = True
+
+    def __repr__(self) -> str:
+        settings = [f"policy {self._policy!r}"]
+        if self._saver is None:
+            settings.insert(0, "read-only")
+        else:
+            settings = [*self._saver.described(), *settings]
+        busy = self._saver is not None and self._saver.is_busy
+        state = "closed" if not self._is_open else "writing a step" if busy else "open"
+        return f"<fastio Checkpointer in {self._steps.path}: {', '.join(settings)}, {state}>"
 
     def save(self, step: int, state: Any, metadata: dict[str, Any] | None = None) -> bool:
         """Save a step; returns False if it was skipped (see ``when_busy``).
@@ -156,7 +167,12 @@ class Checkpointer:
         return manifests[-1].step if manifests else None
 
     def restore(
-        self, step: int | None = None, map_location: Any = None, into: Any = None, *, weights_only: bool | None = True
+        self,
+        step: int | None = None,
+        map_location: Device = None,
+        into: Any = None,
+        *,
+        weights_only: bool | None = True,
     ) -> Restored | None:
         """Restore a step and check all data in it, after waiting for a save in progress.
 
@@ -295,8 +311,7 @@ def _device(map_location: Any) -> torch.device:
     if map_location is None:
         return torch.device("cpu")
     if not isinstance(map_location, str | int | torch.device):
-        kind = type(map_location).__name__
-        raise TypeError(f"map_location is a {kind}: a checkpoint is restored to one device, such as 'cpu' or 'cuda:0'")
+        raise TypeError(f"map_location is {kind_of(map_location)}: expected one device, such as 'cpu' or 'cuda:0'")
     return torch.device(map_location)
 
 

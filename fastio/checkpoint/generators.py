@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fastio.errors import CheckpointError
+from fastio.errors import CheckpointError, kind_of
 
 MARK = "fastio_generator"
 """The attribute of a saved generator, an OrderedDict; its value is the generator's device."""
@@ -20,7 +20,7 @@ def saved_generator(generator: torch.Generator, path: str) -> OrderedDict[str, t
     """
     if type(generator) is not torch.Generator:
         raise CheckpointError(
-            f"{path} is a {type(generator).__qualname__}: only torch.Generator itself is saved; put the subclass's "
+            f"{path} is {kind_of(generator)}: only torch.Generator itself is saved; put the subclass's "
             "get_state() there, and call its set_state() after a restore"
         )
     saved = OrderedDict(state=generator.get_state())

@@ -17,6 +17,9 @@ class RandomState:
     Put one into the state to save and restore: ``{"model": model, "random": RandomState()}``.
     """
 
+    def __repr__(self) -> str:
+        return "<fastio RandomState: the generators of Python, NumPy and torch>"
+
     def state_dict(self) -> dict[str, Any]:
         """Return the current state of all generators."""
         numpy_state: Any = np.random.get_state(legacy=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fastio.checkpoint.generators import saved_generator
-from fastio.errors import CheckpointError
+from fastio.errors import CheckpointError, kind_of
 
 _slot_names: Callable[[type], list[str]] = copyreg._slotnames  # type: ignore[attr-defined]
 
@@ -134,7 +134,7 @@ def like(container: Any, path: str, values: Iterable[Any] = ()) -> Any:
                 object.__setattr__(made, name, value)
     except (TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{path} is a {kind.__qualname__}, which cannot be copied ({error}); put the modules, tensors and "
+            f"{path} is {kind_of(container)}, which cannot be copied ({error}); put the modules, tensors and "
             "other objects with a state that are in it into a plain dict, list or tuple"
         ) from error
     return made

@@ -8,31 +8,20 @@ from dataclasses import asdict
 
 import click
 
-from fastio.cli.messages import TROUBLE, complain, echo_json, escaped, visible
+from fastio.cli.messages import TROUBLE, complain, echo_json, escaped, in_options, visible
 from fastio.errors import FastIOError
 from fastio.models.conversion import Conversion
 from fastio.models.conversion import convert as convert_files
+from fastio.progress import LossyStream
 from fastio.sizes import format_size
 
 _TIED = 5  # names that are shown
 
 
-@click.command(short_help="Convert files of tensors into another format.")
-@click.argument("source")
-@click.argument("destination")
-@click.option("--key", metavar="NAME", help="Convert this tensor, or dict of tensors, alone; or the name to give.")
-@click.option("--max-shard-size", metavar="SIZE", help="Write a folder of safetensors files of so many bytes: 5GB.")
-@click.option("--force", is_flag=True, help="Replace what is at the destination.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def convert(
     source: str, destination: str, key: str | None, max_shard_size: str | None, force: bool, as_json: bool
 ) -> None:
-    """Convert SOURCE to DESTINATION: .pt, .safetensors, .npy, a folder of shards; a folder of DCP as SOURCE.
-
-    The content of SOURCE and the name of DESTINATION say which: .safetensors, .pt, .pth, .bin, .npy, or a folder, which
-    ends in / or has --max-shard-size. Checksums are compared on the way, and new ones written. The new files appear
-    when they are complete. Exit status: 0, or 2 if SOURCE is damaged or cannot be converted; nothing is left then.
-    """
+    """Run ``fastio convert``."""
     try:
         found = convert_files(
             source,
@@ -40,7 +29,7 @@ def convert(
             key=key,
             max_shard_size=max_shard_size,
             force=force,
-            progress=sys.stderr.isatty() and not as_json,
+            progress=LossyStream(sys.stderr).isatty() and not as_json,
         )
     except FastIOError:
         raise
@@ -48,7 +37,7 @@ def convert(
         complain(error)
         click.get_current_context().exit(TROUBLE)
     except ValueError as error:
-        raise click.UsageError(escaped(error)) from None
+        raise click.UsageError(escaped(in_options(str(error)))) from None
     if as_json:
         echo_json(asdict(found))
     else:

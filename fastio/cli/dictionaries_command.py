@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from typing import Any
@@ -18,19 +17,13 @@ from fastio.dicts.fingerprint import Fingerprint
 from fastio.dicts.sizes import describe_seconds
 from fastio.engine.plan import COLUMNS, IN_PLACE
 from fastio.inspect.dictionaries import Learned, StoredDictionary, clear, stored
-from fastio.inspect.tuning import ROUNDS, SIZES, WORKS, Tuned, tune
+from fastio.inspect.tuning import SIZES, WORKS, Tuned, tune
+from fastio.progress import LossyStream, shown
 from fastio.sizes import format_size, parse_size
 
 
-@click.group(short_help="What was learned about the tools: show it, fill it, clear it.")
-def dictionaries() -> None:
-    """The dictionaries: how long each tool took for each size, by filesystem and machine."""
-
-
-@dictionaries.command(short_help="Where they are, and what is in them.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(as_json: bool) -> None:
-    """Where the dictionaries are kept, which filesystem and machine each is of, and which tools are the fastest."""
+    """Run ``fastio dictionaries show``."""
     found = stored()
     if as_json:
         echo_json({"folder": folder(), "dictionaries": [_document(one) for one in found]})
@@ -50,39 +43,36 @@ def show(as_json: bool) -> None:
             click.echo(f"  {_sentence(learned)}")
 
 
-@dictionaries.command(name="clear", short_help="Remove them: all is learned anew.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def clear_all(yes: bool) -> None:
-    """Remove all dictionaries of this user, after a question. Saves and loads work as before, and learn anew."""
+def clear_all(yes: bool, as_json: bool) -> None:
+    """Run ``fastio dictionaries clear``."""
     found = stored()
     if not found:
-        click.echo(f"nothing to remove: {_where()}")
+        _tell_removed([], f"nothing to remove: {_where()}", as_json)
         return
     count = f"{len(found)} dictionar{'y' if len(found) == 1 else 'ies'} in {escaped(folder())}"
     if not yes:
         try:
-            sure = click.confirm(f"Remove {count}?")
+            sure = click.confirm(f"Remove {count}?", err=as_json)
         except click.Abort:
             complaint = "there was no answer, so nothing was removed; expected y or n, or the option --yes"
             click.echo(f"fastio: {visible(folder())}: {complaint}", err=True)
             click.get_current_context().exit(TROUBLE)
         if not sure:
-            click.echo("nothing was removed")
+            _tell_removed([], "nothing was removed", as_json)
             return
     removed = clear()
-    click.echo(f"removed: {len(removed)} of {count}")
+    _tell_removed(removed, f"removed: {len(removed)} of {count}", as_json)
 
 
-@dictionaries.command(name="tune", short_help="Fill them, by saving and loading files.")
-@click.argument("where", metavar="[FOLDER]", default=os.curdir)
-@click.option("--largest", default="256MiB", show_default=True, help="The largest file; twice that must be free.")
-@click.option("--rounds", type=click.IntRange(1), default=ROUNDS, show_default=True, help="Rounds at each size.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def _tell_removed(removed: list[str], said: str, as_json: bool) -> None:
+    if as_json:
+        echo_json({"folder": folder(), "removed": removed})
+    else:
+        click.echo(said)
+
+
 def tune_tools(where: str, largest: str, rounds: int, as_json: bool) -> None:
-    """Save and load files in FOLDER (the current one), so that its dictionaries know the tools' times before use.
-
-    fastio learns by itself as it is used; this only brings it forward.
-    """
+    """Run ``fastio dictionaries tune``."""
     try:
         most = parse_size(largest, "--largest") or 0
     except ValueError as error:
@@ -93,11 +83,12 @@ def tune_tools(where: str, largest: str, rounds: int, as_json: bool) -> None:
     if folder() is None:
         raise click.UsageError(_where())
     check_folder(where)
-    with click.progressbar(length=len(sizes) * rounds, label="tuning", file=sys.stderr) as bar:
+    with shown(LossyStream(sys.stderr).isatty(), "tuning") as told:
 
         def tell(nbytes: int, done: int) -> None:
-            bar.label = f"tuning {format_size(nbytes)}"
-            bar.update(1 if done else 0)
+            before = sum(size for size in sizes if size < nbytes)
+            if told is not None:
+                told(before * rounds + nbytes * done, sum(sizes) * rounds)
 
         try:
             found = tune(where, sizes, rounds, tell)

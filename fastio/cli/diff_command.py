@@ -7,37 +7,68 @@ from typing import Any
 import click
 
 from fastio.cli.messages import DIFFERENT, TROUBLE, echo_json, escaped, visible
+from fastio.inspect.contents import Contents
 from fastio.inspect.differences import ONLY_FIRST, ONLY_SECOND, VALUES, TensorDifference, differences
 from fastio.inspect.listing import contents
+from fastio.inspect.values import Difference
+from fastio.sizes import exact_size
 
 
-@click.command(short_help="Which tensors of two files differ, and by how much.")
-@click.argument("first")
-@click.argument("second")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of the tensors that differ.")
-def diff(first: str, second: str, as_json: bool) -> None:
-    """Compare the tensors of FIRST and SECOND by name: files of any format, or folders of shards.
-
-    Two NaN are equal. The relative difference of a and b is |a - b| / max(|a|, |b|). Values that are no tensors are not
-    compared. One pair of tensors is in memory at a time. Exit status: 0 if all tensors are equal, 1 if some differ, 2
-    if a file, or some of its tensors, could not be read.
-    """
+def diff(first: str, second: str, atol: float, rtol: float, strip_prefix: str, as_json: bool) -> None:
+    """Run ``fastio diff``."""
     one, other = contents(first), contents(second)
-    count, listed = 0, []
-    for difference in differences(one, other):
-        count += 1
-        if as_json:
-            listed.append(_document(difference))
-        else:
+    found: list[TensorDifference] = []
+    for difference in differences(one, other, atol, rtol, strip_prefix):
+        found.append(difference)
+        if not as_json:
             click.echo(_line(difference))
+    missing = [f"{escaped(path)}: {visible(reason)}" for path, reason in _missing(one, other)]
     if as_json:
-        echo_json(listed)
-    missing = [f"{escaped(found.path)}: {visible(reason)}" for found in (one, other) for reason in found.missing]
+        echo_json(
+            {
+                "first": one.path,
+                "second": other.path,
+                "equal": not found and not missing,
+                "tensors": [len(one.tensors), len(other.tensors)],
+                "atol": atol,
+                "rtol": rtol,
+                "strip_prefix": strip_prefix,
+                "differences": [_document(difference) for difference in found],
+                "missing": missing,
+            }
+        )
+    elif not missing:
+        click.echo(_verdict(one, other, found, bool(atol or rtol)))
     if missing:
         others = f" (and {len(missing) - 1} more: `fastio inspect`)" if len(missing) > 1 else ""
         cure = "expected tensors that can all be compared: save the file again by torch.save"
         click.echo(f"fastio: {missing[0]}{others}; {cure}", err=True)
-    click.get_current_context().exit(TROUBLE if missing else DIFFERENT if count else 0)
+    click.get_current_context().exit(TROUBLE if missing else DIFFERENT if found else 0)
+
+
+def _missing(*both: Contents) -> list[tuple[str, str]]:
+    return [(found.path, reason) for found in both for reason in found.missing]
+
+
+def _verdict(one: Contents, other: Contents, found: list[TensorDifference], tolerant: bool) -> str:
+    """The last line: that they are equal, or how far apart."""
+    within = " within the tolerances" if tolerant else ""
+    if not found:
+        return f"equal{within}: {_count(len(one.tensors))}, {exact_size(sum(t.nbytes for t in one.tensors))}"
+    names = {difference.name for difference in found}
+    total = max(len(one.tensors), len(other.tensors), len(names))
+    said = f"different: {len(names):,} of {_count(total)}"
+    far = [(values.absolute, difference.name, values) for difference in found if (values := difference.values)]
+    largest = max((one for one in far if one[0] is not None), key=lambda one: one[0] or 0.0, default=None)
+    return f"{said}; farthest apart: {visible(largest[1])}{_at(largest[2])}, by {largest[0]:.6g}" if largest else said
+
+
+def _count(number: int) -> str:
+    return f"{number:,} tensor{'' if number == 1 else 's'}"
+
+
+def _at(found: Difference) -> str:
+    return f"{list(found.where)}" if found.where else ""
 
 
 def _line(difference: TensorDifference) -> str:
@@ -48,9 +79,10 @@ def _line(difference: TensorDifference) -> str:
         return f"{name}: {difference.kind}: {first}, {second}"
     found = difference.values
     said = f"{name}: {found.elements:,} of {found.total:,} elements differ"
+    where = f" (at {_at(found)})" if found.where else ""
     if found.absolute is None:
-        return f"{said} in their bytes: {first}"
-    said += f", by at most {found.absolute:.6g}, relatively {found.relative:.6g}"
+        return f"{said} in their bytes{where}: {first}"
+    said += f", by at most {found.absolute:.6g}{where}, relatively {found.relative:.6g}"
     return said + (f"; {found.one_nan:,} are NaN on one side" if found.one_nan else "")
 
 
@@ -67,4 +99,5 @@ def _document(difference: TensorDifference) -> dict[str, Any]:
         "one_nan": values.one_nan if values else None,
         "max_absolute": values.absolute if values else None,
         "max_relative": values.relative if values else None,
+        "where": values.where if values else None,
     }

@@ -6,7 +6,6 @@ import math
 import os
 import platform
 import shutil
-import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import torch
 
 from fastio import config, processors
 from fastio._native import __file__, crc32_kernel
-from fastio.cli.files import check_folder
+from fastio.cli.files import temporary_folder
 from fastio.cli.messages import echo_json, escaped
 from fastio.cli.tables import show_table
 from fastio.dicts import fingerprint
@@ -28,15 +27,8 @@ _PACKAGES = (
 )
 
 
-@click.command(short_help="Versions, filesystem, direct I/O, io_uring, tools.")
-@click.option("--dir", "folder", default=".", show_default=True, help="The folder whose filesystem is checked.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(folder: str, as_json: bool) -> None:
-    """What is installed, what this machine and the filesystem of a folder allow, and why a tool is unavailable.
-
-    A file of 4 KiB is written into the folder and removed. `fastio-bench doctor` also measures, and lists NVMe
-    controllers.
-    """
+    """Run ``fastio doctor``."""
     answers, tools = _answers(folder), tool_rows()
     if as_json:
         rows = [{"name": name, "available": available, "detail": detail} for name, available, detail in tools]
@@ -51,8 +43,7 @@ def doctor(folder: str, as_json: bool) -> None:
 
 def _answers(folder: str) -> dict[str, str]:
     """The checks by name. OSError if a file cannot be written into the folder."""
-    check_folder(folder)
-    with tempfile.TemporaryDirectory(prefix=".fastio-doctor-", dir=folder) as empty:
+    with temporary_folder(folder, ".fastio-doctor-") as empty:
         direct = direct_io(Path(empty))
     marks = fingerprint.of(folder)
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

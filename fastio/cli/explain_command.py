@@ -7,24 +7,16 @@ from dataclasses import asdict
 
 import click
 
+from fastio.arguments import Operation
 from fastio.cli.messages import TROUBLE, echo_json, escaped, visible
 from fastio.cli.tables import show_table
 from fastio.inspect.explain import explain as explain_choice
 from fastio.inspect.tools import tools as known_tools
 from fastio.sizes import parse_size
-from fastio.transports.transport import LOAD, SAVE
 
 
-@click.command(short_help="Which tool a load or save would use, and why.")
-@click.argument("target", metavar="PATH_OR_SIZE")
-@click.option("--op", type=click.Choice([LOAD, SAVE]), default=LOAD, show_default=True, help="The operation.")
-@click.option("--folder", help="The folder of a file of that size; by default the current one.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def explain(target: str, op: str, folder: str | None, as_json: bool) -> None:
-    """Which tool would move a file, or a .pt of a size such as 1GiB, why, how sure that is, and the others' times.
-
-    A name that is a file's is a path, else a size.
-    """
+def explain(target: str, op: Operation, folder: str | None, as_json: bool) -> None:
+    """Run ``fastio explain``."""
     wanted: str | int = target
     if not os.path.lexists(target):
         try:
@@ -48,10 +40,8 @@ def explain(target: str, op: str, folder: str | None, as_json: bool) -> None:
         click.echo(escaped(line))
 
 
-@click.command(short_help="The tools of this machine, and why some are missing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def tools(as_json: bool) -> None:
-    """Every tool, built in or plugged in: what it does, or why it is unavailable and what to do about it."""
+    """Run ``fastio tools``."""
     found = known_tools()
     if as_json:
         echo_json([asdict(status) for status in found])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import tempfile
+from collections.abc import Iterator
 
 from fastio.files.open_file import check_regular
 from fastio.inspect.listing import contents
@@ -15,6 +18,19 @@ def files_of(path: str) -> tuple[str, ...]:
         return contents(path).files
     check_regular(path)
     return (path,)
+
+
+@contextlib.contextmanager
+def temporary_folder(folder: str, prefix: str) -> Iterator[str]:
+    """A new folder in another one, removed at the end. OSError, naming the other one, if it cannot be made there."""
+    check_folder(folder)
+    try:
+        made = tempfile.TemporaryDirectory(prefix=prefix, dir=folder)
+    except OSError as error:
+        problem = f"no file can be made in this folder ({error.strerror}); name one on a disk that you may write to"
+        raise OSError(error.errno, problem, folder) from None
+    with made as path:
+        yield path
 
 
 def check_folder(path: str) -> None:

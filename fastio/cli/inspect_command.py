@@ -9,25 +9,25 @@ import click
 from rich.text import Text
 from rich.tree import Tree
 
+from fastio.cli.checkpoint_listing import show_checkpoints
 from fastio.cli.messages import echo_json, visible
 from fastio.cli.tables import show, show_table
-from fastio.inspect.contents import EXPECTED, Contents, StoredTensor
+from fastio.inspect.contents import Contents, StoredTensor
 from fastio.inspect.listing import contents
-from fastio.sizes import format_size
+from fastio.sizes import exact_size, format_size
 
 _VALUES = 20  # plain values that are shown
 _DEEPEST = 16  # levels of a tree
 
 
-@click.command(
-    short_help="Tensors: shapes, dtypes, offsets, sharing; metadata.", help=f"List what PATH holds: {EXPECTED}."
-)
-@click.argument("path")
-@click.option("--tree", is_flag=True, help="Group the tensors by the parts of their names.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: every tensor, value and note.")
 def inspect(path: str, tree: bool, as_json: bool) -> None:
-    """List a file's contents. No tensor bytes are read, and nothing in the file is run."""
-    found = contents(path)
+    """Run ``fastio inspect``."""
+    try:
+        found = contents(path)
+    except FileNotFoundError:
+        if not os.path.isdir(path) or not show_checkpoints(path, as_json):
+            raise
+        return
     if as_json:
         echo_json(document(found))
         return
@@ -100,7 +100,7 @@ def _summary(found: Contents) -> None:
     files = f"{len(found.files)} files, " if len(found.files) > 1 else ""
     count = f"{len(found.tensors):,} tensor{'' if len(found.tensors) == 1 else 's'}"
     sealed = "with CRC-32s" if found.checksummed else "without checksums"
-    click.echo(f"{visible(found.path)}: {found.format}, {files}{format_size(found.nbytes)}, {count}, {sealed}")
+    click.echo(f"{visible(found.path)}: {found.format}, {files}{exact_size(found.nbytes)}, {count}, {sealed}")
 
 
 def _rest(found: Contents) -> None:

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 from typing import Any
 
 import click
@@ -16,6 +17,16 @@ from fastio.inspect.contents import EXPECTED
 DAMAGED = DIFFERENT = 1
 TROUBLE = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+# What messages of the library say of Python's arguments, and what the command says instead.
+_OPTIONS = (
+    (re.compile(r" \((Reader\()?verify=False\)? loads it as it is\)"), ""),  # no subcommand loads
+    (re.compile(r"\bforce=True\b"), "--force"),
+    (re.compile(r"\b(key|max_shard_size|folder)=(?=\S)"), lambda found: f"--{found[1].replace('_', '-')} "),
+    (re.compile(r"\b(key|max_shard_size|folder)="), lambda found: f"--{found[1].replace('_', '-')}"),
+    (re.compile(r"\bfastio\.(convert|seal|verify|explain|tools)(\(\))?(?![\w.])"), r"`fastio \1`"),
+    (re.compile(r"(?<!')\bfastio\.(?=[a-z_]+)"), "Python's fastio."),
+)
 
 _CURES = {
     errno.ENOENT: f"there is no such file; expected {EXPECTED}: check the path",
@@ -44,6 +55,13 @@ def complain(error: BaseException) -> None:
     click.echo(f"fastio: {one_line(error)}", err=True)
 
 
+def in_options(text: str) -> str:
+    """The text with the command's options in the place of Python's arguments."""
+    for pattern, option in _OPTIONS:
+        text = pattern.sub(option, text)
+    return text
+
+
 def one_line(error: BaseException) -> str:
     """The message of an error, in one line that begins with the file's name if the error has one."""
     if isinstance(error, MemoryError):
@@ -54,7 +72,7 @@ def one_line(error: BaseException) -> str:
         if error.errno in _CURES and problem == os.strerror(error.errno):
             problem = _CURES[error.errno]
         said = f"{os.fsdecode(error.filename)}: {problem}"
-    return escaped(said)
+    return escaped(in_options(said))
 
 
 def echo_json(document: Any) -> None:

@@ -14,17 +14,8 @@ from fastio.inspect.seal import seal as seal_file
 from fastio.sizes import format_size
 
 
-@click.command(short_help="Write checksums of safetensors files beside them.")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--hashes", is_flag=True, help="Store a SHA-256 of each tensor as well.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of what was sealed.")
 def seal(paths: tuple[str, ...], hashes: bool, as_json: bool) -> None:
-    """Write the CRC-32 of each tensor of each PATH into PATH.fastio-checksums.json; of a folder, for each shard.
-
-    The file itself stays as it is. Loads by fastio, and fastio verify, compare the tensors with them from then on.
-    Checksums that a file has already are compared first. Exit status: 0; 1 if a file is damaged, which is not sealed
-    then; 2 for one that could not be read, or whose folder could not be written to.
-    """
+    """Run ``fastio seal``."""
     sealed: list[Sealed] = []
     status = 0
     for path in paths:

@@ -9,7 +9,6 @@ import click
 from fastio.cli.files import files_of
 from fastio.cli.messages import DAMAGED, TROUBLE, echo_json, one_line, visible
 from fastio.errors import CorruptFileError, FastIOError
-from fastio.inspect.listing import contents
 from fastio.inspect.verify import verify as verify_file
 from fastio.sizes import format_size
 
@@ -34,16 +33,8 @@ class Outcome:
     tensors: tuple[str, ...] = ()
 
 
-@click.command(short_help="Compare files with their checksums.")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of the files' outcomes.")
 def verify(paths: tuple[str, ...], as_json: bool) -> None:
-    """Compare every byte of each PATH with its CRC-32, and its SHA-256 if there is one; of a folder, of each shard.
-
-    A .safetensors has them if fastio saved it, or after fastio seal. Without checksums, as in .npy, only the structure
-    is checked, and that is said. Exit status: 0 if no damage was found, 1 for a damaged file, 2 for one that could not
-    be read.
-    """
+    """Run ``fastio verify``."""
     outcomes = []
     for path in paths:
         for outcome in check(path):
@@ -79,16 +70,7 @@ def _check_file(path: str) -> Outcome:
 def _failed(path: str, error: FastIOError | OSError) -> Outcome:
     if not isinstance(error, CorruptFileError):
         return Outcome(path, UNREADABLE, one_line(error))
-    return Outcome(path, DAMAGE, one_line(error), record=error.record, tensors=_tensors(error))
-
-
-def _tensors(error: CorruptFileError) -> tuple[str, ...]:
-    """The names of the tensors in the damaged record; empty if they cannot be told."""
-    try:
-        found = contents(error.path).tensors
-    except (FastIOError, OSError):
-        return ()
-    return tuple(tensor.name for tensor in found if tensor.region.name == error.record)
+    return Outcome(path, DAMAGE, one_line(error), record=error.record, tensors=error.tensors)
 
 
 def _tell(outcome: Outcome) -> None:
@@ -99,6 +81,4 @@ def _tell(outcome: Outcome) -> None:
     elif outcome.status == NOT_VERIFIED:
         click.echo(f"{visible(outcome.path)}: not verified: {outcome.format}: {outcome.problem}")
     else:
-        names = ", ".join(map(visible, outcome.tensors[:5])) + (", ..." if len(outcome.tensors) > 5 else "")
-        held = f"; tensors in it: {names}" if names else ""
-        click.echo(f"fastio: {outcome.status}: {outcome.problem}{held}", err=True)
+        click.echo(f"fastio: {outcome.status}: {outcome.problem}", err=True)

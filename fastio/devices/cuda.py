@@ -110,7 +110,7 @@ class Cuda(Accelerator):
         found: Any = torch.cuda.get_device_properties(device)
         try:
             address = f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
-            node = int(Path("/sys/bus/pci/devices", address, "numa_node").read_text(encoding="ascii"))
+            node = int(Path("/sys/bus/pci/devices", address, "numa_node").read_text(encoding="utf-8"))
         except (AttributeError, OSError, ValueError):
             node = -1  # what Linux says of a machine with one node
         return f"{self.kind} {found.name}" + (f", node {node}" if node >= 0 else "")

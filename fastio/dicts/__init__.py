@@ -11,26 +11,13 @@ Example::
     print(dictionary.explain(context, 1 << 20, ["uring", "posix", "torch"]))
 """
 
-from importlib import import_module as _import_module
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-
 from fastio.dicts.choice import Choice
 from fastio.dicts.context import Context, small_class
 from fastio.dicts.defaults import default, flush, forget, warm_up
 from fastio.dicts.dictionary import Dictionary, RDic, WDic
+from fastio.dicts.explain import Entry, Explanation
 from fastio.dicts.policy import Policy, resolve
 from fastio.dicts.wrdic import WRDic
-
-if _TYPE_CHECKING:
-    from fastio.dicts.explain import Entry, Explanation
-else:
-
-    def __getattr__(name: str) -> object:
-        """Import what explains choices only when it is used: `import fastio` stays light."""
-        if name in {"Entry", "Explanation"}:
-            return getattr(_import_module("fastio.dicts.explain"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
 
 __all__ = [
     "Choice",

@@ -16,6 +16,7 @@ from fastio.dicts.first import SMALL_NBYTES, FirstTransfer
 from fastio.dicts.shipped import shipped_rules
 from fastio.dicts.storage import Store
 from fastio.dicts.wrdic import MODES, WRDic
+from fastio.runtime.gc_pause import gc_paused
 
 MOST_NAMED = 16
 
@@ -57,7 +58,8 @@ def default(op: str, directory: str, nbytes: int | None = None) -> Dictionary:
             if nbytes is not None and nbytes < SMALL_NBYTES and device not in _first:
                 _first[device] = FirstTransfer(directory)
                 return _first[device]
-            found = _make(device, directory)
+            with gc_paused():  # it would look at all of torch's objects, which takes 100 ms
+                found = _make(device, directory)
         return found.by_mode[op]
 
 

@@ -10,12 +10,14 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from fastio.dicts.choice import Choice
 from fastio.dicts.context import Context
+from fastio.dicts.explain import Explanation, explain_tuner
 from fastio.dicts.files import errors_naming, read_plain, write_plain
 from fastio.dicts.json_form import MOST_CONTEXTS, parse_tuner, parse_tuners, plain_tuners
+from fastio.dicts.lookup import look_up
 from fastio.dicts.priors import Rule, parse_rules, rule_for
 from fastio.dicts.renewal import Renewal
 from fastio.dicts.shipped import shipped_rules
@@ -23,9 +25,6 @@ from fastio.dicts.sizes import bucket_of
 from fastio.dicts.tuner import Tuner
 from fastio.errors import DictionaryError, quoted
 from fastio.runtime.fork_safe_lock import lock_across_forks
-
-if TYPE_CHECKING:
-    from fastio.dicts.explain import Explanation
 
 SAVE, LOAD = "save", "load"
 MOST_ANSWERS = 4096
@@ -68,6 +67,10 @@ class Dictionary:
         self._rules = None if rules is None else list(rules)
         self._renewal = Renewal(renew, clock)
         self._warm: set[tuple[str, ...]] = set()  # (tool, op, device) and (op, device) of the calls so far
+
+    def __repr__(self) -> str:
+        contexts = len(self.tuners.keys() | self._kept.keys())
+        return f"<fastio {type(self).__name__}: contexts: {contexts}, {'learning' if self.learn else 'frozen'}>"
 
     def choose(self, context: Context, nbytes: int, candidates: Sequence[str]) -> Choice:
         """The tool to use for a transfer of ``nbytes``, out of the candidates; ValueError if there is none.
@@ -115,8 +118,6 @@ class Dictionary:
 
     def explain(self, context: Context, nbytes: int, candidates: Sequence[str]) -> Explanation:
         """Which tool would be chosen, why, how sure that is, and the times of the others. Changes nothing."""
-        from fastio.dicts.explain import explain_tuner  # here, so that `import fastio` stays light
-
         tools = _tuple(candidates)
         with LOCK:
             own = self._own(context)
@@ -212,8 +213,6 @@ class Dictionary:
                     self.adopt({context: theirs})
 
     def _look_up(self, context: Context, nbytes: int, tools: tuple[str, ...]) -> Choice:
-        from fastio.dicts.lookup import look_up  # imports statistics, which only frozen dictionaries need
-
         key = (context, bucket_of(nbytes), tools)
         if key not in self._answers:
             if len(self._answers) >= MOST_ANSWERS:

@@ -14,6 +14,7 @@ from fastio.dicts.tool_record import Failure
 from fastio.dicts.tuner import Tuner
 from fastio.sizes import format_size
 
+_LIKELY_BEST = 0.8  # the chance from which on a tool is called the fastest
 LIKELY = 2.0  # deviations either way
 _ONLY_RATIOS = ("prior", "unknown")  # sources of an opinion without a measurement
 
@@ -64,10 +65,18 @@ class Explanation:
             [
                 what + (f" ({circumstances})" if circumstances else ""),
                 f"{self.tool}: {self.reason}",
-                f"{self.entries[0].tool} is the fastest with a chance of {self.confidence:.0%}",
+                self._verdict(),
                 *table,
             ]
         )
+
+    def _verdict(self) -> str:
+        first, chance = self.entries[0].tool, f"{self.confidence:.0%}"
+        if len(self.entries) == 1:
+            return f"{first} is the only tool here"
+        if self.confidence >= _LIKELY_BEST:
+            return f"{first} is the fastest, by a chance of {chance}"
+        return f"which is the fastest is not known yet: {first} is expected to be, by a chance of {chance}"
 
 
 def describe(context: Context) -> str:

@@ -27,18 +27,25 @@ RETRY_AFTER_LOADING = 32  # calls: a tool that failed in another process may wor
 _OPTIONAL_BOOL = (True, False, None)
 
 
-def plain_tuners(tuners: Mapping[Context, Tuner]) -> list[dict[str, Any]]:
+def plain_tuners(
+    tuners: Mapping[Context, Tuner], texts: Mapping[Context, dict[str, Any]] | None = None
+) -> list[dict[str, Any]]:
     """The contexts of a dictionary, those with the most cells first: at most 128 contexts with 8192 cells.
 
-    A cell is a tool at a size.
+    A cell is a tool at a size. ``texts``: further contexts, as they were read.
     """
     room = MOST_CELLS
     result = []
+    texts = {} if texts is None else {context: text for context, text in texts.items() if context not in tuners}
     sizes = {context: _count(tuner) for context, tuner in tuners.items()}
-    for context in sorted(tuners, key=lambda context: -sizes[context])[:MOST_CONTEXTS]:
+    sizes |= {context: _count_read(text) for context, text in texts.items()}
+    for context in sorted(sizes, key=lambda context: -sizes[context])[:MOST_CONTEXTS]:
         room -= sizes[context]
         if room < 0:
             break
+        if context in texts:
+            result.append(texts[context])
+            continue
         plain = _plain_tuner(tuners[context])
         if plain["sizes"] or plain["failures"]:
             result.append({name: getattr(context, name) for name in Context._fields} | plain)
@@ -47,6 +54,15 @@ def plain_tuners(tuners: Mapping[Context, Tuner]) -> list[dict[str, Any]]:
 
 def _count(tuner: Tuner) -> int:
     return sum(len(record.samples) for record in tuner.records.values())
+
+
+def _count_read(text: dict[str, Any]) -> int:
+    """The cells of a context that was read, and may be malformed."""
+    entries = text.get("sizes")
+    times = []
+    if isinstance(entries, dict):
+        times = [entry.get("microseconds") for entry in entries.values() if isinstance(entry, dict)]
+    return sum(len(tools) for tools in times if isinstance(tools, dict))
 
 
 def _plain_tuner(tuner: Tuner) -> dict[str, Any]:

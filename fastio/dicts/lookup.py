@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import mean
 
 from fastio.dicts.choice import Choice
 from fastio.dicts.sizes import bucket_nbytes, bucket_of, describe_seconds
@@ -35,7 +34,7 @@ def table_of(tuner: Tuner) -> dict[int, Row]:
         for bucket, cell in record.samples.items():
             if cell.values:
                 row = table.setdefault(bucket, Row())
-                row.seconds[tool] = mean(math.exp(value) for value in cell.values)
+                row.seconds[tool] = math.fsum(map(math.exp, cell.values)) / len(cell.values)
     return table
 
 

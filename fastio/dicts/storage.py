@@ -16,6 +16,7 @@ from fastio.dicts.json_form import parse_contexts, parse_tuner, plain_tuners
 from fastio.dicts.tool_record import Samples
 from fastio.dicts.tuner import Tuner
 from fastio.errors import DictionaryError
+from fastio.runtime.gc_pause import gc_paused
 
 WRITE_EVERY_SECONDS = 60.0
 WRITE_EVERY_CALLS = 64
@@ -82,7 +83,8 @@ class Store:
             os.makedirs(os.path.dirname(self.path), exist_ok=True)
             with locked(self.path + ".lock", patient) as mine:
                 if mine:
-                    self._merge(self.path)
+                    with gc_paused():  # it would look at all of torch's objects, which takes 100 ms
+                        self._merge(self.path)
         except OSError as error:
             self._warn(f"{error}: {_NOT_KEPT}")
 
@@ -93,18 +95,22 @@ class Store:
             cell.written()
 
     def _merge(self, path: str) -> None:
-        on_disk = self._parsed(self._read())
+        """Write the contexts that this process uses, merged with the file's; others stay as they were read."""
+        kept = self._read()
         with LOCK:
+            used = {context for dictionary in self._dictionaries for context in dictionary.tuners}
+            on_disk = self._parsed({context: kept.pop(context) for context in used & kept.keys()})
             for dictionary in self._dictionaries:
                 _merge_tuners(on_disk, dictionary.tuners)
             self.mark_written()
         for tuner in on_disk.values():
             tuner.best.clear()  # the times decide, also those that other processes wrote
-        write_plain(path, {"fingerprint": self._fingerprint, "contexts": plain_tuners(on_disk)})
+        write_plain(path, {"fingerprint": self._fingerprint, "contexts": plain_tuners(on_disk, kept)})
         clear_leftovers(path)
         self._due = min(2 * self._due, WRITE_EVERY_CALLS)
         for dictionary in self._dictionaries:
             dictionary.learn_from_others(on_disk)
+            dictionary.adopt_later({context: kept[context] for context in kept.keys() - dictionary.tuners.keys()})
 
     def _cells(self) -> Iterator[Samples]:
         for dictionary in self._dictionaries:

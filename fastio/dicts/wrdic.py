@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 from fastio.dicts.choice import Choice
 from fastio.dicts.context import Context
 from fastio.dicts.dictionary import LOCK, SAVE, Dictionary, RDic, WDic
+from fastio.dicts.explain import Explanation
 from fastio.dicts.sizes import describe_seconds
 from fastio.errors import DictionaryError, quoted
 from fastio.sizes import format_size
 
-if TYPE_CHECKING:
-    from fastio.dicts.explain import Explanation
-
-MODES = ("w", "r", "w+r")
+Mode = Literal["w", "r", "w+r"]
+MODES: tuple[Mode, ...] = ("w", "r", "w+r")
 _WHAT = {"w": "to save", "r": "to load", "w+r": "to save and load"}
 
 
@@ -33,7 +32,7 @@ class WRDic(Dictionary):
         wdic: Dictionary | None = None,
         rdic: Dictionary | None = None,
         *,
-        mode: str = "w+r",
+        mode: Mode = "w+r",
         learn: bool = True,
     ) -> None:
         if mode not in MODES:
@@ -43,6 +42,9 @@ class WRDic(Dictionary):
         self.rdic = RDic(learn=learn) if rdic is None else rdic
         self.mode = mode
         self._summed = [part for part, letter in ((self.wdic, "w"), (self.rdic, "r")) if letter in mode]
+
+    def __repr__(self) -> str:
+        return f"<fastio WRDic: mode {self.mode}, {self.wdic!r}, {self.rdic!r}>"
 
     def choose(self, context: Context, nbytes: int, candidates: Sequence[str]) -> Choice:
         own = self._part(context)

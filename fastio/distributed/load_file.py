@@ -32,6 +32,7 @@ from fastio.memory.raw_memory import mark_overwritten, view
 from fastio.progress import shown
 from fastio.results import publish
 from fastio.runtime.native_errors import translate_native_errors
+from fastio.sizes import exact_size
 from fastio.transports.transport import Extent
 
 # The most bytes that are read into a buffer at a time; a larger item is read alone.
@@ -140,7 +141,7 @@ class FileLoad:
         for request, extent, value in zip(requests, extents, values, strict=True):
             if extent.checksum and value != request.stored.crc:
                 problem = (
-                    f"its {extent.nbytes} bytes at offset {extent.offset} have the CRC-32 {value:08x}, expected "
+                    f"its {exact_size(extent.nbytes)} at offset {extent.offset} have the CRC-32 {value:08x}, expected "
                     f"{request.stored.crc:08x}: the file was damaged after it was written; load another checkpoint, or "
                     "restore the file from a copy (Reader(verify=False) loads it as it is)"
                 )

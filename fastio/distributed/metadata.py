@@ -18,11 +18,12 @@ from torch.distributed.checkpoint.metadata import Metadata
 from fastio._native import crc32
 from fastio.distributed.data_file import clear, folder_lock
 from fastio.distributed.metadata_unpickler import unpickle
-from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, shortened
+from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, kind_of, shortened
 from fastio.files.atomic_file import AtomicFile
 from fastio.files.full_write import write_all
 from fastio.files.open_file import opened_in_folder
 from fastio.runtime.gc_pause import gc_paused
+from fastio.sizes import exact_size
 
 _NAME = ".metadata"
 _OURS = re.compile(rf"(__\d+)?{re.escape(_NAME)}")
@@ -87,8 +88,8 @@ def read(folder: str, rank: int | None = None) -> Metadata:
     checked = body > 0 and data[body : body + len(_MARK)] == _MARK
     if checked and data[body + len(_MARK) :] != f"{crc32(data[:body]):08x}".encode():
         raise CorruptFileError(
-            path, None, f"its {body} bytes do not match their CRC-32: it was damaged after it was written; restore it "
-            "from a copy, or load another checkpoint",
+            path, None, f"its {exact_size(body)} do not match their CRC-32: it was damaged after it was written; "
+            "restore it from a copy, or load another checkpoint",
         )  # fmt: skip
     stream = io.BytesIO(data)
     try:
@@ -99,7 +100,7 @@ def read(folder: str, rank: int | None = None) -> Metadata:
             path, None, f"it cannot be unpickled: {type(error).__name__}: {shortened(error)}"
         ) from error
     if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
-        raise CorruptFileError(path, None, f"it holds a {type(metadata).__name__}, not what DCP writes")
+        raise CorruptFileError(path, None, f"it holds {kind_of(metadata)}, not what DCP writes")
     if stream.tell() != (body if checked else len(data)):
         raise CorruptFileError(path, None, f"{len(data) - stream.tell()} bytes after its end are not what was written")
     return metadata

@@ -13,6 +13,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from fastio.arguments import Path, Policy, Progress
 from fastio.distributed import metadata as metadata_file
 from fastio.distributed.load_file import FileLoad
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, quoted
@@ -46,9 +47,7 @@ class Reader(StorageReader):
     TransferError (an OSError) if the system refused, UnsupportedError for items that other storage wrote.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], *, policy: Any = "auto", verify: bool = True, progress: Any = None
-    ) -> None:
+    def __init__(self, path: Path, *, policy: Policy = "auto", verify: bool = True, progress: Progress = None) -> None:
         super().__init__()
         self.path = os.fspath(path)
         self.policy = policy
@@ -57,6 +56,10 @@ class Reader(StorageReader):
         self.load_id = str(uuid.uuid4())
         self._infos: dict[Any, Any] = {}
         self._metadata_error: FastIOError | None = None
+
+    def __repr__(self) -> str:
+        verifies = "verifies" if self.verify else "does not verify"
+        return f"<fastio Reader of {self.path}: policy {self.policy!r}, {verifies}>"
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id:

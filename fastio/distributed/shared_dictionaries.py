@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Literal
 
 import torch.distributed as dist
 
+from fastio.arguments import Path
 from fastio.dicts import WRDic, default, fingerprint
 from fastio.dicts.json_form import parse_tuners
 
 MODES = ("per_rank", "shared")
 
 
-def share_dictionaries(folder: str | os.PathLike[str], mode: str = "shared", group: Any = None) -> bool:
+def share_dictionaries(
+    folder: Path, mode: Literal["per_rank", "shared"] = "shared", group: dist.ProcessGroup | None = None
+) -> bool:
     """Give the ranks of a group the dictionaries of rank 0, for files in a folder; a collective call.
 
     Data parallel ranks on equal machines learn the same, so rank 0 can learn and give its WDic and RDic to the others

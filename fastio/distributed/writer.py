@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
+from fastio.arguments import Path, Policy, Progress
 from fastio.distributed import metadata as metadata_file
 from fastio.distributed.data_file import DataFile, logger
 from fastio.distributed.items import Image, ImageBuilder
@@ -50,11 +51,11 @@ class Writer(StorageWriter):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: Path,
         *,
-        policy: Any = "auto",
+        policy: Policy = "auto",
         durable: bool = True,
-        progress: Any = None,
+        progress: Progress = None,
         overwrite: bool = True,
     ) -> None:
         super().__init__()
@@ -68,6 +69,10 @@ class Writer(StorageWriter):
         self._file: DataFile | None = None
         self._made: list[str] = []  # folders
         self._rare_gc = RareGC()
+
+    def __repr__(self) -> str:
+        durable = "durable" if self.durable else "not durable"
+        return f"<fastio Writer to {self.path}: policy {self.policy!r}, {durable}>"
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id:

@@ -15,8 +15,10 @@ from fastio.engine.extent_reads import fill
 from fastio.engine.load_plan import detected, plan_load, plan_source, torch_load
 from fastio.engine.plan import FileLoad, LoadPlan, LoadRequest, MappedLoad, TorchLoad
 from fastio.engine.torch_load import MAPPED, UNSEALED, load_by_torch, read_by_torch
+from fastio.errors import CorruptFileError
 from fastio.files.open_file import opened
 from fastio.formats.pt.reader import NeedsTorchError
+from fastio.formats.pt.tensor_names import name_tensors
 from fastio.formats.source import Source
 from fastio.memory.load_buffers import LoadBuffers
 from fastio.memory.mapped_file import MappedFile
@@ -40,6 +42,10 @@ def load_open(
     plan = plan_load(request, fd, size, file_format)
     try:
         obj, transfer = execute_load(plan, fd, size, started, progress)
+    except CorruptFileError as error:
+        if plan.request.path == error.path:
+            name_tensors(error)
+        raise
     except NeedsTorchError as reason:  # the pickle can be judged only while it is unpickled
         obj, transfer = load_by_torch(torch_load(request, file_format, str(reason)), fd, size, started, progress)
     except pickle.UnpicklingError:

@@ -20,6 +20,7 @@ from fastio.engine.save_plan import plan_layout, plan_save
 from fastio.engine.sequential_write import save_in_place
 from fastio.engine.torch_save import fill_by_torch, save_by_torch
 from fastio.files.atomic_file import AtomicFile
+from fastio.files.free_space import free_space_named
 from fastio.files.uncommitted_file import UncommittedFile
 from fastio.formats.detect import PT, SAFETENSORS
 from fastio.formats.layout import Layout
@@ -46,7 +47,8 @@ def execute_save(plan: SavePlan, started: float, progress: Progress | None) -> S
         return cast(SaveResult, save_in_place(plan, started, progress))
     with AtomicFile(request.path, request.follow_link) as new:
         if isinstance(plan, TorchSave):
-            result = save_by_torch(plan, new, started, progress)
+            with free_space_named(request.path):
+                result = save_by_torch(plan, new, started, progress)
         else:
             result, _ = execute(plan.transfer, partial(_save, plan, new, progress), started)
     return cast(SaveResult, result)
@@ -68,7 +70,8 @@ def write_layout(
     started = time.perf_counter()
 
     def work(execution: Execution) -> Outcome[Sequence[int]]:
-        moved = execution.run(lambda tool: _fill(tool, layout, new, durable, progress, still))
+        with free_space_named(new.path, layout.size):
+            moved = execution.run(lambda tool: _fill(tool, layout, new, durable, progress, still))
         new.commit(durable)
         return Outcome(moved, moved.checksums or (), verified=True)
 
@@ -89,7 +92,8 @@ def _save(plan: FileSave, new: AtomicFile, progress: Progress | None, execution:
         tell_end(progress, layout.size)
         return TransportResult("library", notes=notes)
 
-    moved = execution.run(fill)
+    with free_space_named(request.path, layout.size):
+        moved = execution.run(fill)
     # Before the commit: a sidecar must never be beside a file that is not its own.
     notes = sidecar.remove_old(request.path) if request.file_format == SAFETENSORS else ()
     new.commit(request.durable)

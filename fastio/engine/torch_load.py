@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,10 +13,12 @@ from fastio.engine.background_job import Progress, tell_end
 from fastio.engine.executor import result_of
 from fastio.engine.plan import LoadRequest, TorchLoad
 from fastio.engine.record_checksums import verify_archive
+from fastio.formats import foreign
 from fastio.formats.detect import PT
 from fastio.formats.key_selection import pick
 from fastio.formats.pt.pickle_errors import named_pickle_errors
 from fastio.formats.pt.reader import PICKLE
+from fastio.formats.small_reads import head
 from fastio.results import Transfer
 from fastio.transports.transport import LOAD, TransportResult
 
@@ -63,8 +65,17 @@ def read_by_torch(
     link = f"/proc/self/fd/{fd}"
     # torch goes by a safetensors' suffix, fastio by what is in the file.
     by_link = (file_format == PT or request.path.endswith(".safetensors")) and os.path.exists(link)
-    named = named_pickle_errors(request.path, PICKLE, request.weights_only)
-    with named if file_format == PT else nullcontext():  # of what is no archive, the errors are torch's
+    with _named_errors(request, fd, size, file_format):
         obj = call_torch(request, link if by_link else request.path)
     tell_end(progress, size)
     return TransportResult("mmap" if mapped else "library", notes=notes), obj
+
+
+def _named_errors(
+    request: LoadRequest, fd: int, size: int, file_format: str | None
+) -> contextlib.AbstractContextManager[None]:
+    if file_format == PT:
+        return named_pickle_errors(request.path, PICKLE, request.weights_only)
+    if file_format is not None or request.arguments.get("pickle_module") is not None:
+        return contextlib.nullcontext()
+    return foreign.named_errors(request.path, lambda: head(request.path, fd, size, foreign.HEAD_BYTES))

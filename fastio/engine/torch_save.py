@@ -58,6 +58,8 @@ def write_by_torch(request: SaveRequest, file: io.FileIO) -> None:
         else:
             write_to_object(request, whole_writes(file, request.path))
     except RuntimeError as error:
+        if os.strerror(errno.ENOSPC) in str(error):  # the legacy format's writer tells
+            raise TransferError(errno.ENOSPC, "torch.save", request.path) from error
         if "PytorchStreamWriter" not in str(error) and "inline_container" not in str(error):
             raise  # raised by the object that is saved
         raise TransferError(_errno_of_writer(name, file.fileno()), "torch.save", request.path) from error

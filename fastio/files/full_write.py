@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from fastio.errors import TransferError
+from fastio.sizes import exact_size
 
 
 def write_all(path: str, fd: int, memory: memoryview, offset: int) -> None:
@@ -52,12 +53,12 @@ class WholeWrites:
             except OSError as error:
                 if error.errno is None:  # raised by the program's own Python class
                     raise
-                raise TransferError(error.errno, f"write of {len(rest)} bytes", self._name) from error
+                raise TransferError(error.errno, f"write of {exact_size(len(rest))}", self._name) from error
             if count is None and self._is_blocking():
                 break  # a Python class whose write returns nothing
             if not count:
                 number = errno.EAGAIN if count is None else errno.EIO
-                raise TransferError(number, f"write of {len(rest)} bytes to a raw file object", self._name)
+                raise TransferError(number, f"write of {exact_size(len(rest))} to a raw file object", self._name)
             rest = rest[count:]
         return nbytes
 

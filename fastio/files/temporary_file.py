@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 
 from fastio._native import Descriptor
-from fastio.errors import FolderMissingError, TransferError
+from fastio.errors import FolderMissingError, NotReplaceableError, TransferError
 from fastio.files.save_target import Target
 
 # Temporary files of one target have fixed names, so leftovers are found without listing the folder. Further concurrent
@@ -98,7 +98,10 @@ class TemporaryFile:
                 _clear_unlocked(self._folder, target.base)
                 self._open(f"{before}{_UNLOCKED}{os.urandom(_RANDOM_NBYTES).hex()}{after}", mode)
                 found = True
-        except FileNotFoundError:  # the folder has been removed
+        except FileNotFoundError:
+            if os.fstat(self._folder.fd).st_nlink:  # as in /proc
+                problem = "the filesystem of this folder takes no new files; save to a folder on a disk"
+                raise NotReplaceableError(errno.EPERM, problem, path) from None
             raise FolderMissingError(path) from None
         except OSError as error:
             cure = " (make its folder writable, or save to open(path, 'wb'))" if error.errno in _NOT_WRITABLE else ""

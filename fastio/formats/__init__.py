@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-from fastio.formats import dense_tensors
+from fastio.formats import dense_tensors, npy
 from fastio.formats.detect import NPY, SAFETENSORS
 from fastio.formats.layout import Layout
+from fastio.formats.safetensors import format as safetensors_format
 
-_MODULES = {SAFETENSORS: "fastio.formats.safetensors.format", NPY: "fastio.formats.npy"}
+# Imported here, not on first use: by then the process may have given up the right to read the installation.
+_MODULES = {SAFETENSORS: safetensors_format, NPY: npy}
 
 
 def module(file_format: str) -> Any:
-    """The module of a format whose files hold tensors and no pickle, imported on first use."""
-    return importlib.import_module(_MODULES[file_format])
+    """The module of a format whose files hold tensors and no pickle."""
+    return _MODULES[file_format]
 
 
 def lay_out(file_format: str, obj: Any, path: str, arguments: dict[str, Any]) -> Layout:

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from fastio.errors import FormatError, UnsupportedError
+from fastio.errors import FormatError, UnsupportedError, kind_of
 from fastio.formats.layout import storage_offset_bytes
+from fastio.sizes import exact_size
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Classes whose tensors have memory of their own, or are on the meta device."""
@@ -57,13 +58,14 @@ def problem(tensor: Any) -> str:
         storage.data_ptr()
     except RuntimeError:
         return (
-            f"is a {type(tensor).__name__}, which holds other tensors and has no memory of its own; save what it holds "
+            f"is {kind_of(tensor)}, which holds other tensors and has no memory of its own; save what it holds "
             "(of a DTensor its to_local() or full_tensor()), or save it as .pt"
         )
     end, nbytes = span(tensor)[1], storage.nbytes()
     if end > nbytes:
         return (
-            f"has {tensor.nbytes} bytes that end at byte {end} of its storage, which has only {nbytes}: it was freed "
+            f"has {exact_size(tensor.nbytes)} that end at byte {end} of its storage, which has only "
+            f"{exact_size(nbytes)}: it was freed "
             "(FSDP frees gathered tensors); save it while it has its memory"
         )
     return ""

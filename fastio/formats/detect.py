@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from typing import Final
 
-PT, SAFETENSORS, NPY = "pt", "safetensors", "npy"
+PT: Final = "pt"
+SAFETENSORS: Final = "safetensors"
+NPY: Final = "npy"
 FORMATS = (PT, SAFETENSORS, NPY)
 # First bytes of a file that hold any format's signature.
 HEAD_BYTES = 24

@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from fastio.errors import TensorMissingError, UnsupportedError, quoted
+from fastio.errors import TensorMissingError, UnsupportedError, kind_of, quoted
 
 Tree = dict[Any, "Tree | None"]
 """The selected keys of a dict: each with the selection in its value, or None for all of it."""
@@ -39,7 +39,7 @@ def pick(path: str, root: Any, names: Iterable[str]) -> Any:
     """
     if not isinstance(root, dict):
         raise UnsupportedError(
-            f"{path}: keys= selects entries of a dict, and the file holds a {type(root).__name__}; leave keys out"
+            f"{path}: keys= selects entries of a dict, and the file holds {kind_of(root)}; leave keys out"
         )
     tree = select(root, names, _entries)
     if isinstance(tree, str):

@@ -13,11 +13,12 @@ import torch
 
 from fastio.errors import CorruptFileError, FormatError, quoted
 from fastio.files.npy_header import parse
-from fastio.formats import dense_tensors, shapes
+from fastio.formats import dense_tensors, foreign, shapes
 from fastio.formats.layout import Layout, LayoutBuilder
 from fastio.formats.small_reads import read_at
 from fastio.formats.source import Source, StorageOf
 from fastio.memory.load_buffers import Region, is_aligned
+from fastio.sizes import exact_size
 
 _PAGE = 4096
 _MAGIC = b"\x93NUMPY\x01\x00"
@@ -129,11 +130,14 @@ def _no_array(shape: tuple[int, ...], itemsize: int) -> str:
 def _header(path: str, fd: int, size: int) -> tuple[tuple[int, ...], bool, str, int]:
     fixed = read_at(path, fd, 0, min(size, 12))
     if len(fixed) < 12 or not fixed.startswith(_MAGIC[:6]) or fixed[6] not in (1, 2, 3) or fixed[7]:
-        raise CorruptFileError(path, None, "its first bytes are no npy header of a known version")
+        known = foreign.problem_of(path, fd, size, "a .npy file")
+        raise CorruptFileError(path, None, known or "its first bytes are no npy header of a known version")
     length = int.from_bytes(fixed[8:12] if fixed[6] > 1 else fixed[8:10], "little")
     total = (12 if fixed[6] > 1 else 10) + length
     if total > size:
-        raise CorruptFileError(path, None, f"its header is said to have {length} bytes; the file has {size}")
+        raise CorruptFileError(
+            path, None, f"its header is said to have {exact_size(length)}; the file has {exact_size(size)}"
+        )
     start = total - length
     data = read_at(path, fd, start, min(length, 4 * _LONGEST_HEADER + 1))  # a character has at most 4 bytes
     if len(data.decode("utf-8" if fixed[6] == 3 else "latin-1", "replace")) > _LONGEST_HEADER:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from fastio.sizes import exact_size
+
 _MOST = 1 << 63  # torch's sizes have 63 bits
 _SHOWN = 200  # characters of a shape in a message
 
@@ -24,8 +26,8 @@ def problem(shape: Sequence[int], dtype: torch.dtype, description: str, found: i
         text = text[:_SHOWN] + "..."
     if needed == found:
         return f"its shapes cannot be tensors: ({text}) has a length of 2^63 or more"
-    needs = f"{needed} bytes" if needed < _MOST else "more bytes than there can be"
-    return f"shape ({text}) of {description} needs {needs}, found {found}"
+    needs = exact_size(needed) if needed < _MOST else "more bytes than there can be"
+    return f"shape ({text}) of {description} needs {needs}, found {exact_size(found)}"
 
 
 def _nbytes(shape: Sequence[int], itemsize: int) -> int:

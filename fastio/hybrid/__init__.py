@@ -3,13 +3,13 @@
 :class:`Hybrid` trains. The planners are pure and can be used alone: :func:`plan` and :func:`simulate`.
 """
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing
 
 from fastio.hybrid.errors import HybridError, StateLostError
 from fastio.hybrid.planning.costs import GpuBudgetError, LayerCosts, simulate
 from fastio.hybrid.planning.plan import Plan, plan
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from fastio.hybrid.manager import Hybrid
 else:
 

@@ -13,6 +13,8 @@ from torch.autograd.graph import increment_version
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from fastio.arguments import Path, Size
+from fastio.errors import kind_of
 from fastio.hybrid import requirements
 from fastio.hybrid.errors import HybridError
 from fastio.hybrid.first_step import FirstStep
@@ -29,11 +31,11 @@ from fastio.hybrid.optimizer.ssd_states import SsdStates
 from fastio.hybrid.optimizer.update_states import HostStates, States
 from fastio.hybrid.planning.backward_prefetch import copies
 from fastio.hybrid.planning.costs import LayerCosts, forward_ends
-from fastio.hybrid.planning.plan import Plan, Planner, check_settings, plan
+from fastio.hybrid.planning.plan import Plan, Planner, PlannerName, check_settings, plan
 from fastio.hybrid.report import Report
 from fastio.hybrid.simulation import machines
 from fastio.offload.stores.block_store import BlockStore
-from fastio.sizes import parse_size
+from fastio.sizes import format_size, parse_size
 
 MACHINE = machines.A100  # its simulated costs are used if this machine cannot be measured
 
@@ -81,14 +83,14 @@ class Hybrid:
         self,
         model: Module,
         optimizer: Optimizer,
-        gpu_budget: int | str | None = None,
+        gpu_budget: Size | None = None,
         gradient_reserve: float = 1.0,
-        planner: str | Planner = "memferry",
-        optimizer_store: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        planner: PlannerName | Planner = "memferry",
+        optimizer_store: Path | Sequence[Path] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         if not isinstance(model, Module):
-            raise TypeError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
+            raise TypeError(f"model is {kind_of(model)}: expected a torch.nn.Module")
         check_optimizer(optimizer)
         refuse_hooked(optimizer)
         check_settings(planner, gradient_reserve)
@@ -134,6 +136,15 @@ class Hybrid:
         self._shadow: ShadowModel | None = None
         self._module_hooks = ModuleHooks(model.modules(), self._first_step, None if store is None else os.getpid())
         self._optimizer_hooks = OptimizerHooks(optimizer, self)
+
+    def __repr__(self) -> str:
+        budget = "no limit" if self._budget is None else format_size(self._budget)
+        planner = self._planner if isinstance(self._planner, str) else getattr(self._planner, "__name__", "a function")
+        state = "closed" if not self._finalizer.alive else "not planned yet" if self.plan is None else "planned"
+        return (
+            f"<fastio Hybrid of {type(self._model).__name__} on {self._device_memory.device}: GPU budget {budget}, "
+            f"planner {planner}, layers: {len(self._layers)}, steps: {self._steps}, {state}>"
+        )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters with their gradients, on the CPU; what ``optimizer.step`` does.
@@ -212,7 +223,8 @@ class Hybrid:
             raise HybridError("nothing is planned yet: train a step first")
         source = "measured here" if self._device_memory.measures else f"simulated for {MACHINE.name}"
         timeline = iterate(self._costs, self.plan)
-        draw({"planned iteration": timeline}, path, f"{source}; without the update", [one.name for one in self._layers])
+        name = f"planned iteration, {source}"
+        draw({name: timeline}, path, f"{source}; without the update", [one.name for one in self._layers])
 
     def close(self) -> None:
         """Release the model and the optimizer; parameters stay in host memory. May be called twice."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from fastio.errors import ToolUnavailableError
 from fastio.files.atomic_file import AtomicFile
 from fastio.hybrid.simulation.timeline import LANES, Timeline
+from fastio.runtime.installation import pip_install
 
 SUFFIXES = (".png", ".svg", ".pdf")
 _COLORS = {  # Okabe and Ito's palette for the colour-blind
@@ -36,7 +37,7 @@ def draw(timelines: dict[str, Timeline], path: str | os.PathLike[str], note: str
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch
     except ImportError as error:
-        raise ToolUnavailableError("matplotlib", str(error), "pip install 'fastio[bench]'") from error
+        raise ToolUnavailableError("matplotlib", str(error), pip_install("bench", "matplotlib")) from error
     longest = max((timeline.iteration_s for timeline in timelines.values()), default=0.0)
     picture = io.BytesIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "axes.axisbelow": True}):  # searchable text

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fastio.hybrid.planning.costs import MODES, LayerCosts
+from fastio.hybrid.planning.costs import DFGB, DHA, GFGB, MODES, LayerCosts
 from fastio.hybrid.planning.plan import Plan
 
 _MIB = 1 << 20
+MEANINGS = {
+    GFGB: "copied to the GPU before forward",
+    DHA: "read in host memory",
+    DFGB: "read in host memory in forward, copied before backward",
+}
+"""What a layer's mode means, in words."""
 
 
 @dataclass(frozen=True)
@@ -38,23 +44,33 @@ class Report:
     state_bytes_written: int
     state_bytes_read: int
 
+    def __repr__(self) -> str:
+        planned = "not planned yet" if self.plan is None else "planned"
+        counts = f"layers: {len(self.layers)}, copied: {self.layers_copied}"
+        return f"<fastio hybrid Report: steps: {self.steps}, {counts}, {planned}>"
+
     def __str__(self) -> str:
         if self.plan is None or self.costs is None:
             return f"hybrid training: {self.steps} steps, not planned yet"
-        lines = [f"hybrid training: {self.steps} steps, {len(self.layers)} layers"]
+        parameters = sum(one.nbytes for one in self.costs)
+        lines = [f"hybrid training: {self.steps} steps, {len(self.layers)} layers, {_mib(parameters)} of parameters"]
         for mode in MODES:
             chosen = [c.nbytes for c, m in zip(self.costs, self.plan.modes, strict=True) if m == mode]
-            lines.append(f"{mode}: {len(chosen)} layers, {sum(chosen) / _MIB:.1f} MiB")
-        source = f"simulated for {self.machine}" if self.simulated else "measured here"
-        lines.append(f"forward: {self.plan.forward_s * 1e3:.3f} ms ({source})")
+            lines.append(f"{mode}, {MEANINGS[mode]}: {len(chosen)} layers, {_mib(sum(chosen))}")
         on_host = sum(self.costs[layer].nbytes for layer in self.plan.gradients_on_host)
-        lines.append(f"gradients in host memory: {on_host / _MIB:.1f} MiB")
-        lines.append(f"copied to the device: {self.layers_copied} layers, {self.bytes_copied / _MIB:.1f} MiB")
+        lines.append(f"gradients in host memory, by the plan: {_mib(on_host)}")
+        source = f"simulated for {self.machine}, not measured here" if self.simulated else "from times measured here"
+        lines.append(f"planned forward: {self.plan.forward_s * 1e3:.3f} ms ({source})")
+        lines.append(f"copied to the device: {self.layers_copied} layers, {_mib(self.bytes_copied)} so far")
         lines.append(
-            f"gradients: {self.gradients_moved} moved in backward, {self.gradients_early} copied in backward, "
-            f"{self.gradients_copied} in steps"
+            f"gradients so far: {self.gradients_moved} moved to host memory in backward, "
+            f"{self.gradients_early} copied there in backward, {self.gradients_copied} copied in steps"
         )
         if self.state_bytes_written:
-            moved = self.state_bytes_written / _MIB, self.state_bytes_read / _MIB
-            lines.append(f"optimizer state on disk: {moved[0]:.1f} MiB written, {moved[1]:.1f} MiB read")
+            moved = _mib(self.state_bytes_written), _mib(self.state_bytes_read)
+            lines.append(f"optimizer state on disk so far: {moved[0]} written, {moved[1]} read")
         return "\n".join(lines)
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / _MIB:.1f} MiB"

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from fastio.hybrid.errors import HybridError
 from fastio.hybrid.memory.layers import Slot
 from fastio.hybrid.planning.costs import GpuBudgetError
+from fastio.sizes import exact_size
 
 
 def check_parameters(model: Module, optimizer: Optimizer) -> None:
@@ -29,7 +30,8 @@ def check_budget(layers: Sequence[tuple[str, int]], nbytes: int | None) -> None:
     name, most = max(layers, key=lambda layer: layer[1], default=("", 0))
     if nbytes is not None and nbytes < most:
         raise GpuBudgetError(
-            f"gpu_budget is {nbytes} bytes, and the largest layer, {name}, has {most}: allow more, or split the layer"
+            f"gpu_budget is {exact_size(nbytes)}, and the largest layer, {name}, has {exact_size(most)}: allow "
+            f"more, or split the layer"
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from fastio.engine.extent_reads import read_extents
-from fastio.errors import CorruptFileError
+from fastio.errors import CorruptFileError, FormatError, quoted
 from fastio.files.open_file import opened
 from fastio.formats.detect import NPY
 from fastio.formats.pt.reader import crc_mismatch
@@ -34,28 +34,46 @@ class TensorDifference:
     values: values.Difference | None = None
 
 
-def differences(first: Contents, second: Contents) -> Iterator[TensorDifference]:
-    """Yield what differs, in the order of the first file. What is equal yields nothing.
+def differences(
+    first: Contents, second: Contents, atol: float = 0.0, rtol: float = 0.0, strip_prefix: str = ""
+) -> Iterator[TensorDifference]:
+    """Yield what differs, in the order of the first file. What is equal, or within the tolerances, yields nothing.
+
+    ``atol`` and ``rtol`` are those of :func:`fastio.inspect.values.compare`. ``strip_prefix`` is left out of names that
+    begin with it; FormatError if two names of a file are the same then.
 
     Reads both files' bytes; a tensor that is all of a record with a CRC-32 is compared with it (CorruptFileError).
     """
-    others = {tensor.name: tensor for tensor in second.tensors}
+    ones, others = _by_name(first, strip_prefix), _by_name(second, strip_prefix)
     if _is_nameless(first) and _is_nameless(second):
         others = {first.tensors[0].name: second.tensors[0]}
-    for one in first.tensors:
-        other = others.pop(one.name, None)
+    for name, one in ones.items():
+        other = others.pop(name, None)
         if other is None:
-            yield TensorDifference(one.name, ONLY_FIRST, (described(one), ""))
+            yield TensorDifference(name, ONLY_FIRST, (described(one), ""))
         elif one.shape != other.shape:
-            yield TensorDifference(one.name, SHAPE, (described(one), described(other)))
+            yield TensorDifference(name, SHAPE, (described(one), described(other)))
         elif one.dtype != other.dtype:
-            yield TensorDifference(one.name, DTYPE, (described(one), described(other)))
+            yield TensorDifference(name, DTYPE, (described(one), described(other)))
         elif one.nbytes:
-            found = values.compare(read(one, first.checksummed), read(other, second.checksummed))
+            found = values.compare(read(one, first.checksummed), read(other, second.checksummed), atol, rtol)
             if found.elements:
-                yield TensorDifference(one.name, VALUES, (described(one), described(other)), found)
-    for other in others.values():
-        yield TensorDifference(other.name, ONLY_SECOND, ("", described(other)))
+                yield TensorDifference(name, VALUES, (described(one), described(other)), found)
+    for name, other in others.items():
+        yield TensorDifference(name, ONLY_SECOND, ("", described(other)))
+
+
+def _by_name(found: Contents, prefix: str) -> dict[str, StoredTensor]:
+    named: dict[str, StoredTensor] = {}
+    for tensor in found.tensors:
+        name = tensor.name.removeprefix(prefix)
+        if name in named:
+            raise FormatError(
+                f"{found.path}: without the prefix {quoted(prefix)} two tensors have the name {quoted(name)}; compare "
+                "with another prefix, or none"
+            )
+        named[name] = tensor
+    return named
 
 
 def _is_nameless(found: Contents) -> bool:
@@ -82,6 +100,8 @@ def read(tensor: StoredTensor, checksummed: bool) -> torch.Tensor:
         extent = Extent(tensor.offset, nbytes, memory.data_ptr(), True, "cpu", memory.untyped_storage(), tensor.name)
         _, (checksum,) = read_extents(tensor.file, fd, size, [extent], None, "auto", None)
     if checksummed and nbytes == tensor.region.nbytes and checksum != tensor.region.crc:
-        raise crc_mismatch(tensor.file, tensor.region)
+        error = crc_mismatch(tensor.file, tensor.region)
+        error.name_tensors((tensor.name,))
+        raise error
     dtype = _QUANTIZED.get(tensor.dtype, tensor.dtype)
     return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), 0, tensor.shape, tensor.stride)

@@ -6,38 +6,35 @@ import errno
 import operator
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
 from fastio import dicts
+from fastio.arguments import Operation, Path
+from fastio.dicts import Explanation
 from fastio.dicts.policy import AUTO
 from fastio.engine.load_plan import detected, plan_load
 from fastio.engine.plan import FileLoad, LoadRequest, TorchLoad, TransferPlan
 from fastio.engine.tool_selection import plan_transfer
-from fastio.errors import ToolUnavailableError
+from fastio.errors import FormatError, ToolUnavailableError
 from fastio.files.open_file import opened
+from fastio.formats import foreign
 from fastio.formats.detect import PT
 from fastio.transports import registry
 from fastio.transports.selection import Need
 from fastio.transports.transport import LOAD, SAVE, is_resident
 
-if TYPE_CHECKING:
-    from fastio.dicts import Explanation
-
 _BY_DICTIONARY = {SAVE: "w", LOAD: "r"}  # what "auto" means, whatever FASTIO_POLICY says
 
 
-def explain(
-    target: str | os.PathLike[str] | int, op: str = LOAD, *, folder: str | os.PathLike[str] | None = None
-) -> Explanation:
+def explain(target: Path | int, op: Operation = LOAD, *, folder: Path | None = None) -> Explanation:
     """Which tool would move ``target`` (a file, or a number of bytes), why, how sure that is, and what the others took.
 
     For a save of a path, its present size and format are taken. A number of bytes is of a ``.pt`` in ``folder``, the
     current one if there is none: so ask about a save of a file that is not there yet. The result prints as a table.
     ValueError for an ``op`` that is neither ``"load"`` nor ``"save"``, or a negative number; TypeError for what is
     neither a path nor a number, or a folder beside a path; FileNotFoundError for a file or folder that is not there,
-    CorruptFileError for one that is damaged.
+    CorruptFileError for one that is damaged, FormatError for one that holds no tensors.
 
     >>> print(fastio.explain("model.pt"))
     >>> print(fastio.explain(10**9, op="save", folder="/mnt/checkpoints"))
@@ -96,6 +93,8 @@ def _transfer_of_file(op: str, path: str) -> tuple[TransferPlan, str]:
         raise FileNotFoundError(errno.ENOENT, f"how large it will be is not known yet; {cure}", path)
     with opened(path) as (fd, size):
         found = detected(path, fd, size)
+        if found is None and (known := foreign.problem_of(path, fd, size)):
+            raise FormatError(f"{path}: {known}")
         plan = plan_load(LoadRequest(path, None, True, False, _BY_DICTIONARY[LOAD], True, {}), fd, size, found)
         if isinstance(plan, TorchLoad):
             resident = is_resident(path, fd, size)

@@ -10,11 +10,13 @@ import torch
 from fastio import formats
 from fastio.errors import ChecksumError, FormatError
 from fastio.files.open_file import check_regular, opened
-from fastio.formats.detect import HEAD_BYTES, PT, SAFETENSORS, detect
+from fastio.formats import foreign
+from fastio.formats.detect import HEAD_BYTES, PT, SAFETENSORS, detect, is_legacy
 from fastio.formats.safetensors import format as safetensors_format
 from fastio.formats.safetensors import tensor_table
 from fastio.formats.small_reads import head
 from fastio.inspect.contents import EXPECTED, Contents, StoredTensor
+from fastio.inspect.pt_contents import contents_of_pt
 from fastio.memory.load_buffers import Region
 
 
@@ -24,15 +26,18 @@ def contents_of_file(path: str) -> Contents:
     with opened(path) as (fd, size):
         file_format = detect(head(path, fd, size, HEAD_BYTES), path)
         if file_format == PT:
-            from fastio.inspect.pt_contents import contents_of_pt  # what it imports, few processes need
-
             return contents_of_pt(path, fd, size)
         if file_format is None:
-            raise FormatError(
-                f"{path}: its first bytes are of torch's legacy format, which has no directory, or of none; expected "
-                f"{EXPECTED}; if torch.load opens it, save it again"
-            )
+            raise FormatError(f"{path}: {_without_directory(path, fd, size)}")
         return _contents_of_plain(path, fd, size, file_format)
+
+
+def _without_directory(path: str, fd: int, size: int) -> str:
+    """What a file is that is of no format with a directory."""
+    first = head(path, fd, size, foreign.HEAD_BYTES)
+    if is_legacy(first):
+        return "it is in torch's legacy format, which has no directory; load it with fastio.load, and save it again"
+    return foreign.problem(first, EXPECTED) or foreign.unknown(first, EXPECTED)
 
 
 def _contents_of_plain(path: str, fd: int, size: int, file_format: str) -> Contents:

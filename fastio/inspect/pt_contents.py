@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from fastio.errors import CorruptFileError, quoted
 from fastio.formats.pt.pickle_outline import outline
+from fastio.formats.pt.pickled_tensors import Found, find, refused
 from fastio.formats.pt.reader import PICKLE, Archive, NeedsTorchError, open_archive
 from fastio.inspect.contents import Contents, StoredTensor
-from fastio.inspect.pickled_tensors import Found, find, refused
 from fastio.memory.load_buffers import Region
+from fastio.sizes import exact_size
 
 _LARGEST = 1 << 30  # bytes of a pickle that is read
 
@@ -33,7 +34,7 @@ def contents_of_pt(path: str, fd: int, size: int) -> Contents:
     if unnamed:
         names = ", ".join(record.name for record in unnamed[:5]) + (", ..." if len(unnamed) > 5 else "")
         nbytes = sum(record.nbytes for record in unnamed)
-        notes.append(f"storages that no tensor names: {len(unnamed)}, {nbytes} bytes: {names}")
+        notes.append(f"storages that no tensor names: {len(unnamed)}, {exact_size(nbytes)}: {names}")
     values = {one.name: one.value for one in found if one.value}
     sealed = archive.has_storage_crcs and not archive.has_compressed_records
     return Contents(path, "pt", size, tensors, {}, values, tuple(unsafe), tuple(notes), tuple(missing), sealed, (path,))
@@ -47,7 +48,10 @@ def _pickled(archive: Archive, missing: list[str]) -> tuple[list[Found], list[st
     pickle = next((name for name in archive.records if name.lower() == PICKLE), PICKLE)
     nbytes = archive.records[pickle].nbytes
     if nbytes > _LARGEST:
-        missing.append(f"its pickle has {nbytes} bytes, above {_LARGEST}, so the names of its tensors are not shown")
+        missing.append(
+            f"its pickle has {exact_size(nbytes)}, above {exact_size(_LARGEST)}, so the names of its tensors "
+            f"are not shown"
+        )
         return [], []
     try:
         found = outline(archive.read(pickle, verify=True))
@@ -71,7 +75,8 @@ def _unique(path: str, archive: Archive, found: list[Found]) -> Iterator[StoredT
             raise CorruptFileError(
                 path,
                 tensor.record,
-                f"has {record.nbytes} bytes, {quoted(one.name)} needs {tensor.storage_nbytes}: the file was altered",
+                f"has {exact_size(record.nbytes)}, {quoted(one.name)} needs "
+                f"{exact_size(tensor.storage_nbytes)}: the file was altered",
             )
         times[one.name] = times.get(one.name, 0) + 1
         name = one.name if times[one.name] == 1 else f"{one.name} ({times[one.name]})"

@@ -10,6 +10,7 @@ from fastio.errors import ChecksumError, FormatError
 from fastio.files.atomic_file import write_durably
 from fastio.files.open_file import check_regular, opened
 from fastio.files.unchanged import Unchanged
+from fastio.formats import foreign
 from fastio.formats.detect import HEAD_BYTES, SAFETENSORS, detect
 from fastio.formats.safetensors import header_checksums, sidecar, tensor_table
 from fastio.formats.safetensors.tensor_checksums import TensorChecksums
@@ -44,6 +45,8 @@ def seal(path: str | os.PathLike[str], *, hashes: bool = False) -> Sealed:
     check_regular(path)
     with opened(path) as (fd, size):
         if detect(head(path, fd, size, HEAD_BYTES), path) != SAFETENSORS:
+            if said := foreign.problem_of(path, fd, size, "a file of safetensors"):
+                raise FormatError(f"{path}: {said}")
             raise FormatError(
                 f"{path}: expected a file of safetensors; a .pt has checksums of its own, and other files cannot have "
                 "any: save what is in it as .pt or .safetensors"

@@ -17,7 +17,7 @@ from fastio.errors import TransferError
 from fastio.files.open_file import opened
 from fastio.formats.detect import PT
 from fastio.inspect.explain import transfer_of
-from fastio.sizes import format_size
+from fastio.sizes import exact_size
 from fastio.transports import registry
 from fastio.transports.transport import LOAD, SAVE, is_resident
 
@@ -56,7 +56,7 @@ def tune(
         raise ValueError(f"FASTIO_POLICY={preset}: no dictionary is asked, so none learns; unset it to tune")
     need, free = 2 * max(sizes), shutil.disk_usage(where).free
     if free < need:
-        cure = f"{format_size(need)} are needed, {format_size(free)} are free; free some, or tune smaller sizes"
+        cure = f"{exact_size(need)} are needed, {exact_size(free)} are free; free some, or tune smaller sizes"
         raise TransferError(errno.ENOSPC, f"making files to tune with ({cure})", where)
     with tempfile.TemporaryDirectory(prefix=".fastio-tune-", dir=where) as temporary:
         found = [_tune(temporary, nbytes, rounds, tell) for nbytes in sizes]

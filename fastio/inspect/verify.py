@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from fastio import formats
 from fastio.engine.load_plan import detected
 from fastio.engine.record_checksums import verify_archive
-from fastio.errors import FormatError
+from fastio.errors import CorruptFileError, FormatError
 from fastio.files.open_file import opened
-from fastio.formats.detect import NPY, PT, SAFETENSORS
+from fastio.formats import foreign
+from fastio.formats.detect import NPY, PT, SAFETENSORS, is_legacy
+from fastio.formats.pt.tensor_names import name_tensors
+from fastio.formats.small_reads import head
+from fastio.inspect.tensor_digests import verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +48,21 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     with opened(name) as (fd, size):
         file_format = detected(name, fd, size)
         if file_format == PT:
-            archive, nbytes, _ = verify_archive(name, fd, size)
+            try:
+                archive, nbytes, _ = verify_archive(name, fd, size)
+            except CorruptFileError as error:
+                name_tensors(error)
+                raise
             return Verification(name, file_format, len(archive.records), nbytes, archive.has_storage_crcs)
         if file_format == SAFETENSORS:
-            from fastio.inspect.tensor_digests import verified  # what it imports, few processes need
-
             return Verification(name, file_format, *verified(name, fd, size))
         if file_format == NPY:
             source = formats.module(file_format).source(name, fd, size)
             return Verification(name, file_format, len(source.regions), 0, False)
-    raise FormatError(f"{name}: this is no .pt (zip), .safetensors or .npy file, so it carries no checksums to verify")
+        first = head(name, fd, size, foreign.HEAD_BYTES)
+    if is_legacy(first):
+        raise FormatError(
+            f"{name}: it is in torch's legacy format, which has no checksums to verify; load it with fastio.load, and "
+            "save it again"
+        )
+    raise FormatError(f"{name}: {foreign.problem(first) or foreign.unknown(first)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastio.errors import ToolUnavailableError
+from fastio.runtime.installation import pip_install
 
 
 class LibraryMissingError(ToolUnavailableError, ImportError):
@@ -11,4 +12,4 @@ class LibraryMissingError(ToolUnavailableError, ImportError):
 
 def missing(library: str, error: ImportError) -> LibraryMissingError:
     """Return the error for a library that could not be imported; ``library`` is also the name of fastio's extra."""
-    return LibraryMissingError(library, str(error), f"pip install 'fastio[{library}]'")
+    return LibraryMissingError(library, str(error), pip_install(library))

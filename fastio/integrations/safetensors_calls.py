@@ -20,8 +20,9 @@ from safetensors import SafetensorError
 from fastio.errors import FormatError, ToolUnavailableError, UnsupportedError
 from fastio.formats.detect import HEAD_BYTES, PT, detect
 from fastio.integrations.safetensors_errors import safetensor_errors
+from fastio.models.opening import safe_open
 from fastio.models.single_file import load_file, save_file
-from fastio.models.tensor_reader import TensorReader, safe_open
+from fastio.models.tensor_reader import TensorReader
 from fastio.models.tensor_slice import TensorSlice
 
 _log = logging.getLogger("fastio.integrations")

@@ -10,13 +10,6 @@ from fastio.integrations.missing_library import missing
 from fastio.runtime.fork_safe_lock import lock_across_forks
 from fastio.runtime.function_patch import FunctionPatch
 
-try:
-    import safetensors.torch
-except ImportError as error:
-    raise missing("safetensors", error) from error
-
-from fastio.integrations.safetensors_calls import loader, opener, saver
-
 _lock = lock_across_forks()
 _depth = 0
 _replaced: list[tuple[Any, Any]] = []  # (the original, fastio's)
@@ -45,6 +38,12 @@ def patch_safetensors() -> FunctionPatch:
     ...     model = AutoModel.from_pretrained("folder")
     """
     global _depth
+    try:
+        import safetensors.torch
+    except ImportError as error:
+        raise missing("safetensors", error) from error
+    from fastio.integrations.safetensors_calls import loader, opener, saver
+
     with _lock:
         if _depth == 0:
             load_file, save_file = safetensors.torch.load_file, safetensors.torch.save_file

@@ -10,7 +10,7 @@ import torch
 from fastio import devices
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
 from fastio.memory.staging_buffers import HostMemory
-from fastio.sizes import format_size
+from fastio.sizes import exact_size
 
 
 def check_available() -> None:
@@ -27,7 +27,7 @@ def pinned(path: str, nbytes: int) -> HostMemory:
     try:
         return HostMemory(nbytes, devices.available()[0])
     except RefusedError as error:
-        what = f"pinning {format_size(nbytes)} of host memory ({error}; free some, or load without into='pinned')"
+        what = f"pinning {exact_size(nbytes)} of host memory ({error}; free some, or load without into='pinned')"
         raise TransferError(errno.ENOMEM, what, path) from error
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fastio.errors import OUT_OF_DESCRIPTORS, TransferError, errno_of, quoted
-from fastio.sizes import format_size
+from fastio.sizes import exact_size
 
 _FOLDER = "/dev/shm"  # where Linux keeps POSIX shared memory
 _LEFT = re.compile(r"<(/torch_[0-9_]+)>")
@@ -43,7 +43,7 @@ def shared_storage(path: str, nbytes: int, name: str) -> torch.UntypedStorage:
 
 def _refused(path: str, nbytes: int, what: str, number: int) -> TransferError:
     cure = _FILE_SYSTEM if number in OUT_OF_DESCRIPTORS else f"{_free()}: {_CURE}"
-    return TransferError(number, f"reserving {format_size(nbytes)} of shared memory for {what} ({cure})", path)
+    return TransferError(number, f"reserving {exact_size(nbytes)} of shared memory for {what} ({cure})", path)
 
 
 def _made(nbytes: int) -> tuple[torch.UntypedStorage | None, int]:
@@ -80,4 +80,4 @@ def _free() -> str:
         found = os.statvfs(_FOLDER)
     except OSError as error:
         return f"{_FOLDER}: {error.strerror}"
-    return f"{_FOLDER} has {format_size(found.f_bavail * found.f_frsize)} free"
+    return f"{_FOLDER} has {exact_size(found.f_bavail * found.f_frsize)} free"

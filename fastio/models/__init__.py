@@ -2,9 +2,10 @@
 
 from fastio.models.module_loading import load_model
 from fastio.models.module_saving import save_model
+from fastio.models.opening import safe_open
 from fastio.models.single_file import load_file, save_file
 from fastio.models.state_loading import load_into
-from fastio.models.tensor_reader import TensorReader, safe_open
+from fastio.models.tensor_reader import TensorReader
 
 __all__ = [
     "TensorReader",

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 from fastio.errors import CorruptFileError, ShardMissingError, quoted
 from fastio.files.open_file import check_regular, is_path, opened
+from fastio.formats import foreign
 from fastio.formats.detect import INDEX_SUFFIX
 from fastio.formats.small_reads import read_at
+from fastio.sizes import exact_size
 
 _SUFFIXES = (".safetensors.index.json", ".safetensors")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")  # a part of a model, which needs an index
@@ -63,12 +65,16 @@ def read_index(path: str) -> ShardIndex:
     check_regular(path)
     with opened(path) as (fd, size):
         if size > _LARGEST_INDEX:
-            raise CorruptFileError(path, None, f"has {size} bytes, expected an index of at most {_LARGEST_INDEX}")
+            raise CorruptFileError(
+                path, None, f"has {exact_size(size)}, expected an index of at most {exact_size(_LARGEST_INDEX)}"
+            )
         text = read_at(path, fd, 0, size)
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CorruptFileError(path, None, f"is not the JSON it should be: {error}; download it again") from None
+        known = foreign.problem(text[: foreign.HEAD_BYTES], "an index of shards in JSON")
+        said = known if known and text[:1] != b"{" else f"is not the JSON it should be: {error}; download it again"
+        raise CorruptFileError(path, None, said) from None
     files = found.get("weight_map") if isinstance(found, dict) else None
     if not isinstance(files, dict) or not files:
         raise CorruptFileError(path, None, "has no weight_map of tensors to files: it is no index, or a damaged one")

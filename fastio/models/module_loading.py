@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from fastio.arguments import Backend, Device, Group, Policy, Weights
 from fastio.engine.tool_selection import check
 from fastio.models.device_places import device_places
 from fastio.models.load_plan import LoadPlan, module_target, wanted_dtype
 from fastio.models.loading import Load
 from fastio.models.module_tensors import ModuleTensors, module_tensors
 from fastio.models.rank_group import rank_group, together
+from fastio.models.safetensors_arguments import check_backend
 from fastio.runtime.gc_pause import gc_paused
 from fastio.transports.transport import LOAD
 
 
 def load_model(
     model: torch.nn.Module,
-    filename: Any,
+    filename: Weights,
     strict: bool = True,
-    device: Any = None,
+    device: Device | dict[str, Device] = None,
     *,
+    backend: Backend = "mmap",
     atomic: bool = False,
     dtype: torch.dtype | None = None,
-    policy: Any = "auto",
+    policy: Policy = "auto",
     verify: bool = True,
-    group: Any = None,
+    group: Group = None,
 ) -> tuple[list[str], list[str]]:
     """Load the weights of safetensors or ``.pt`` files into a module, as ``safetensors.torch.load_model`` does.
 
@@ -47,6 +48,7 @@ def load_model(
         device: where tensors that are on the meta device are put; None for the CPU. Or a dict of names of submodules,
             parameters or buffers to devices: the longest that a name begins with counts, ``""`` is for all others. What
             is not on the meta device stays where it is.
+        backend: safetensors' argument, ``"mmap"`` or ``"pread"``. It has no effect: ``policy`` says how files are read.
         atomic: read everything before the module changes, so that an error leaves it as it was; this needs memory for
             what is not on the meta device a second time. By default an error of the disk or a damaged tensor leaves the
             module partly filled; the message says with which tensors. So does an interrupt, without a message, and with
@@ -80,6 +82,7 @@ def load_model(
     ranks = rank_group(group)
     with together(ranks):
         check(policy, LOAD)
+        check_backend(backend)
         place_of = device_places(device)
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"expected a module, got {type(model).__name__}; load_into fills the tensors of a dict")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fastio import api, formats
+from fastio.arguments import Path, Policy, Size
 from fastio.errors import FormatError, quoted
 from fastio.files.atomic_file import sync_folder, write_durably
 from fastio.files.new_folders import new_folders
@@ -24,11 +25,12 @@ _SUFFIX = ".safetensors"
 
 def save_model(
     model: torch.nn.Module,
-    path: str | os.PathLike[str],
-    max_shard_size: int | str = "5GB",
+    filename: Path,
     metadata: dict[str, str] | None = None,
+    force_contiguous: bool = True,
     *,
-    policy: Any = "auto",
+    max_shard_size: Size = "5GB",
+    policy: Policy = "auto",
     checksums: bool = True,
     hashes: bool = False,
 ) -> None:
@@ -41,9 +43,10 @@ def save_model(
 
     Args:
         model: the module; its parameters and persistent buffers are saved.
-        path: a name that ends in ``.safetensors`` for one file; else a folder, which is made if it is missing.
-        max_shard_size: in a folder, the most bytes of tensors in one file; a larger tensor has a file of its own.
+        filename: a name that ends in ``.safetensors`` for one file; else a folder, which is made if it is missing.
         metadata: text that is stored as well: in the file, or if there are several, in the index.
+        force_contiguous: False refuses tensors that are not contiguous. They are stored packed in any case.
+        max_shard_size: in a folder, the most bytes of tensors in one file; a larger tensor has a file of its own.
         policy: who chooses the tool, as for :func:`fastio.save`.
         checksums, hashes: store a CRC-32, a SHA-256 of each tensor in its file's metadata, as for
             :func:`fastio.save_file`.
@@ -58,8 +61,10 @@ def save_model(
     most = parse_size(max_shard_size, "max_shard_size")
     if not most:
         raise ValueError(f"max_shard_size={max_shard_size!r}: expected a size of at least one byte, such as '5GB'")
-    name = os.fsdecode(path)
+    name = os.fsdecode(filename)
     tensors, aliases = _distinct(model, name)
+    if not force_contiguous:
+        _refuse_strided(name, tensors)
     text = {**aliases, **(metadata or {})}
     options = {"checksums": checksums, "hashes": hashes}
     if name.endswith(_SUFFIX) and not os.path.isdir(name):
@@ -91,6 +96,15 @@ def _distinct(model: torch.nn.Module, path: str) -> tuple[dict[str, torch.Tensor
     for name in aliases:
         del tensors[name]
     return tensors, aliases
+
+
+def _refuse_strided(path: str, tensors: Mapping[str, torch.Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if tensor.layout == torch.strided and not tensor.is_contiguous():
+            raise FormatError(
+                f"{path}: {quoted(name)} is not contiguous (strides {tensor.stride()} of shape {list(tensor.shape)}); "
+                "save it with force_contiguous=True, which stores it packed"
+            )
 
 
 def _save_folder(

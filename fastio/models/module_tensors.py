@@ -9,7 +9,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from fastio.errors import FormatError, UnsupportedError, quoted
+from fastio.errors import FormatError, UnsupportedError, kind_of, quoted
 from fastio.formats import dense_tensors
 
 _PLAIN_LOADING = (torch.nn.Module._load_from_state_dict, torch.nn.modules.batchnorm._NormBase._load_from_state_dict)
@@ -59,7 +59,7 @@ def module_tensors(model: torch.nn.Module) -> ModuleTensors:
                 continue
             if is_tensor_of_tensors(value):
                 raise UnsupportedError(
-                    f"{quoted(name)} is a {type(value).__name__}, which holds other tensors; load and save such a "
+                    f"{quoted(name)} is {kind_of(value)}, which holds other tensors; load and save such a "
                     "model by torch.distributed.checkpoint with fastio.distributed"
                 )
         if not value.is_meta:

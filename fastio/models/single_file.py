@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
 
 import torch
 
 from fastio import api
+from fastio.arguments import Backend, Device, HostMemory, Path
 from fastio.engine.load import load_open
 from fastio.engine.plan import LoadRequest
 from fastio.errors import FormatError
 from fastio.files.open_file import is_path, opened, translate_open_limit
 from fastio.formats import dense_tensors
 from fastio.formats.detect import SAFETENSORS
+from fastio.models.safetensors_arguments import check_backend
 from fastio.results import publish
 
 
 def load_file(
-    filename: str | os.PathLike[str], device: Any = "cpu", *, verify: bool = True, into: str | None = None
+    filename: Path,
+    device: Device = "cpu",
+    *,
+    backend: Backend = "mmap",
+    verify: bool = True,
+    into: HostMemory | None = None,
 ) -> dict[str, torch.Tensor]:
     """Load a safetensors file, as ``safetensors.torch.load_file`` does, by the fastest way there is here.
 
@@ -28,6 +34,8 @@ def load_file(
     Args:
         filename: a file of safetensors, whatever its suffix. :func:`fastio.load` takes the other formats.
         device: where the tensors are loaded to: a name, a ``torch.device`` or an accelerator's number.
+        backend: safetensors' argument, ``"mmap"`` or ``"pread"``. It has no effect: the tool is chosen by measured
+            times.
         verify: compare each tensor with its checksum, if the file has them: fastio's own do, and those of others after
             ``fastio seal``.
         into: ``"pinned"`` or ``"shared"``: the kind of host memory that is filled, as for :func:`fastio.load`.
@@ -45,6 +53,7 @@ def load_file(
     """
     started = time.perf_counter()
     path = os.fsdecode(filename)
+    check_backend(backend)
     target = torch.device("cpu" if device is None else device)
     dense_tensors.check_mode(path, SAFETENSORS)
     request = api.into_memory(LoadRequest(path, target, True, None, "auto", verify, {}), into)
@@ -58,7 +67,7 @@ def load_file(
 
 def save_file(
     tensors: dict[str, torch.Tensor],
-    filename: str | os.PathLike[str],
+    filename: Path,
     metadata: dict[str, str] | None = None,
     *,
     checksums: bool = True,
@@ -74,8 +83,10 @@ def save_file(
             :func:`fastio.save_model` leaves out all but one of tied tensors.
         filename: the path of the file, whatever its suffix. An old file is replaced when the new one is whole.
         metadata: text that is stored in the header.
-        checksums: store a CRC-32 of each tensor in the metadata, under the key ``"fastio.checksums"``, which other
-            libraries ignore; and ``"format": "pt"`` if ``metadata`` is None. Without, the header is the library's own.
+        checksums: store a CRC-32 of each tensor in the header's metadata, under the key ``"fastio.checksums"``, which
+            other libraries ignore; and ``"format": "pt"`` if ``metadata`` is None, because accelerate refuses metadata
+            without it: fastio then reads the file as one without metadata. Without checksums the header is the
+            library's own.
         hashes: store a SHA-256 of each tensor as well. It takes a second pass over the memory; ``fastio verify``
             compares it, loads do not.
 

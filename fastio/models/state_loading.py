@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from fastio.arguments import Group, Policy, Weights
 from fastio.engine.tool_selection import check
-from fastio.errors import UnsupportedError, quoted
+from fastio.errors import UnsupportedError, kind_of, quoted
 from fastio.formats import dense_tensors
 from fastio.formats.named_tensors import named_tensors
 from fastio.models.device_places import device_places
@@ -21,15 +22,15 @@ from fastio.transports.transport import LOAD
 
 
 def load_into(
-    state: Any,
-    filename: Any,
+    state: dict[str, Any],
+    filename: Weights,
     strict: bool = True,
     *,
     atomic: bool = False,
     dtype: torch.dtype | None = None,
-    policy: Any = "auto",
+    policy: Policy = "auto",
     verify: bool = True,
-    group: Any = None,
+    group: Group = None,
 ) -> tuple[list[str], list[str]]:
     """Load the tensors of files into those of a state dict, which keep their memory and get new values.
 
@@ -82,7 +83,7 @@ def _tensors_of(state: Any) -> ModuleTensors:
     for name, tensor in tensors.items():
         if is_tensor_of_tensors(tensor):
             raise UnsupportedError(
-                f"the state: {quoted(name)} is a {type(tensor).__name__}, which holds other tensors; load into those"
+                f"the state: {quoted(name)} is {kind_of(tensor)}, which holds other tensors; load into those"
             )
         dense_tensors.check("the state", quoted(name), tensor)
     return ModuleTensors(tensors, set(), set())

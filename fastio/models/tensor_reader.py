@@ -1,4 +1,4 @@
-"""safe_open: single tensors and parts of tensors from the files of a model."""
+"""Reads single tensors, and parts of tensors, from the files of a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from fastio.engine.tool_selection import check
 from fastio.errors import quoted
 from fastio.models.file_choice import chosen_once
 from fastio.models.part_batches import BATCH_BYTES, Batch, Part, batches
@@ -22,64 +21,14 @@ from fastio.models.tensor_slice import TensorSlice, selected
 from fastio.models.weight_files import CLOSED, WeightFiles
 from fastio.runtime.gc_pause import gc_paused
 from fastio.sizes import parse_size
-from fastio.transports.transport import LOAD
 
-_FRAMEWORKS = ("pt", "torch", "pytorch")
 # The most bytes of a stream's first transfer, of which its first tensor is a part. Further ones grow to the most bytes
 # of one: Python needs 0.3 ms for each, in which a GPU takes 10 MB.
 _FIRST_BYTES, _MOST_BYTES = 2 << 20, 64 << 20
 
 
-def safe_open(
-    filename: Any,
-    framework: str = "pt",
-    device: Any = "cpu",
-    *,
-    policy: Any = "auto",
-    verify: bool = True,
-    group: Any = None,
-) -> TensorReader:
-    """Open safetensors or ``.pt`` files for reading tensors and parts of them, as ``safetensors.safe_open`` does.
-
-    Every offset and shape in the headers is compared with the files here, before any memory is made. The files stay
-    open until the context ends, or :meth:`TensorReader.close` is called. Of a ``.pt``, names are keys, of nested dicts
-    and lists joined by dots; its pickle is read by the rules of ``weights_only=True``. Tensors that share a storage
-    are read one by one, and share nothing.
-
-    Args:
-        filename: a file; a list of files; an index of shards; or a folder with ``model.safetensors``,
-            ``model.safetensors.index.json``, ``pytorch_model.bin`` or ``pytorch_model.bin.index.json``.
-        framework: ``"pt"``.
-        device: where tensors are read to: a name, a ``torch.device`` or an accelerator's number.
-        policy: who chooses the tool, as for :func:`fastio.load`.
-        verify: compare each tensor that is read whole with its checksum, if its file has one. Parts of tensors cannot
-            be compared; their transfers say so.
-        group: a process group of torch.distributed, or True for the default one, whose ranks on one machine read the
-            same files. :meth:`TensorReader.get_tensors` and :meth:`TensorReader.tensors` are then collective calls, in
-            which each rank reads a share and broadcasts it, as in :func:`fastio.load_model`. All other reads are the
-            rank's own; into host memory they go through the page cache, which reads what several ranks need once.
-
-    Raises:
-        FileNotFoundError: a file is missing; ShardMissingError: one that the index names. CorruptFileError: a file is
-        damaged or none of safetensors, a name is in two files, or the index and the files differ. ChecksumError (a
-        CorruptFileError): the checksums of a file are another file's; from a read: the tensor is damaged. FormatError:
-        this torch lacks a dtype, or only torch reads the ``.pt``, or it holds tensors that are not dense.
-        ``pickle.UnpicklingError``: it holds what ``weights_only=True`` refuses. TransferError (an OSError): the system
-        refused.
-
-    >>> with fastio.safe_open("model.safetensors", framework="pt") as f:
-    ...     rows = f.get_slice("embedding")[:1000]
-    """
-    if framework not in _FRAMEWORKS:
-        raise ValueError(f"framework={framework!r}: expected 'pt'; safetensors.safe_open has the other frameworks")
-    check(policy, LOAD)
-    target = torch.device("cpu" if device is None else device)
-    rank_group(group)  # raises if there is no such group
-    return TensorReader(WeightFiles(filename, verify, is_shared=group is not None), target, policy, group)
-
-
 class TensorReader:
-    """Open files of a model, as :func:`safe_open` returns them. Use as a context.
+    """Open files of a model, as :func:`fastio.safe_open` returns them. Use as a context.
 
     Tensors that were returned belong to the caller: they outlive the context, and each gives its memory back by itself.
     Methods may be called from several threads. After :meth:`close` they raise ValueError; reads under way end first.
@@ -92,6 +41,11 @@ class TensorReader:
         self._policy = policy
         self._prefetched: list[ReadAhead] = []
         self._streams: list[ReadAhead] = []
+
+    def __repr__(self) -> str:
+        files = self._files
+        state = "closed" if files is None else f"{files.described}, tensors: {len(files.file_of)}"
+        return f"<fastio TensorReader: {state}, to {self._device}, policy {self._policy!r}>"
 
     def __enter__(self) -> TensorReader:
         return self

@@ -21,6 +21,11 @@ class TensorSlice:
         self._part = part
         self._read = read
 
+    def __repr__(self) -> str:
+        part = self._part
+        shape = quoted(self.get_shape())
+        return f"<fastio TensorSlice {quoted(part.name)}: {self.get_dtype()} {shape}, in {part.file.path}>"
+
     def get_shape(self) -> list[int]:
         """Return the shape in the file's header."""
         return list(self._part.entry.stored_shape)

@@ -41,7 +41,7 @@ class DeviceMemory:
         if self._accelerator is not None:
             self._accelerator.reset_peak_memory(self._device)
             return
-        with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+        with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w", encoding="utf-8") as file:
             file.write(_RESET_PEAK)  # where that is not allowed, an earlier peak may make the budget too small
 
     def peak(self) -> int:

@@ -9,7 +9,7 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -17,21 +17,21 @@ from typing import Any
 import torch
 
 from fastio._native import DeferredWeakrefCallback
+from fastio.arguments import Path, Size
 from fastio.offload.autograd import hooks
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.module_hooks import ModuleHooks
-from fastio.offload.autograd.operators import PendingMove, current_operator
 from fastio.offload.autograd.read_ahead import ReadAhead
 from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor, State
-from fastio.offload.autograd.thread_pass import ThreadPass
-from fastio.offload.autograd.views import View
-from fastio.offload.codecs.encoding import is_exact
+from fastio.offload.autograd.thread_pass import PendingMove, ThreadPass
+from fastio.offload.autograd.views import view_of
+from fastio.offload.codecs.encoding import Codec, is_exact
 from fastio.offload.codecs.saved_tensor_encoding import pack, unpack
 from fastio.offload.device_memory import DeviceMemory
 from fastio.offload.out_of_memory import Result, StepState, is_out_of_memory, run_twice
 from fastio.offload.planning.planner import Planner
-from fastio.offload.planning.schedule import Policy
+from fastio.offload.planning.schedule import Policy, PolicyName
 from fastio.offload.recompute.checkpoint_policy import PlannedPolicy
 from fastio.offload.recompute.operator_policy import OperatorPolicy, Operators
 from fastio.offload.recompute.recipe import Hold
@@ -39,11 +39,14 @@ from fastio.offload.recompute.recomputation import Recomputation
 from fastio.offload.report import Counts, Report, report
 from fastio.offload.stores.resolve_store import resolve_store
 from fastio.offload.stores.tier_set import TierSet, tier_of
-from fastio.offload.stores.tiers import ActivationLostError
-from fastio.sizes import parse_size
+from fastio.offload.stores.tiers import ActivationLostError, Store
+from fastio.sizes import format_size, parse_size
 
 _LOCK_TIMEOUT_S = 1.0  # seconds
 _MIN_NBYTES = 4096  # smaller tensors are not worth a block of the device
+
+_backward_task: Any = torch._C._current_graph_task_id  # of this thread; -1: no backward runs here
+_sequence_number: Any = torch._C._autograd._get_sequence_nr  # see ThreadPass
 
 
 class Offload:
@@ -78,11 +81,11 @@ class Offload:
         self,
         model: torch.nn.Module | None = None,
         *,
-        store: Any,
-        budget: int | str | None = None,
-        host_budget: int | str = 0,
-        policy: str | Policy | Operators = "flashneuron",
-        codec: str = "lossless",
+        store: Path | Sequence[Path] | Store,
+        budget: Size | None = None,
+        host_budget: Size = 0,
+        policy: PolicyName | Policy | Operators = "flashneuron",
+        codec: Codec = "lossless",
         strict_paper: bool = False,
         force: str | None = None,
     ) -> None:
@@ -117,6 +120,16 @@ class Offload:
         self._threads = ModuleHooks(model)
         self._process = os.getpid()
         self._finalizer = weakref.finalize(self, self._tiers.close)
+
+    def __repr__(self) -> str:
+        planner = self._planner
+        budget = "fitted" if planner.given_budget is None else format_size(planner.given_budget)
+        passes = self.counts.iterations[-1].step if self.counts.iterations else 0
+        state = "closed" if not self._finalizer.alive else "failed" if self.failure is not None else "open"
+        return (
+            f"<fastio Offload to {self._tiers.store!r}: policy {planner.title}, budget {budget}, codec {self._codec}, "
+            f"forward passes: {passes}, {state}>"
+        )
 
     def __enter__(self) -> Offload:
         self.check()
@@ -167,7 +180,7 @@ class Offload:
         self._leave(here)
         if step is not None and completed:
             with self._lock:
-                for move in here.moves.take():
+                for move in here.take():
                     self._move_out(step, move)
                 step.finish()
                 self._tiers.pump()
@@ -271,12 +284,12 @@ class Offload:
     def restore(self, handle: Handle) -> torch.Tensor:
         """Return the saved tensor of a handle."""
         saved = handle.saved
+        step = saved.step
         with self._lock:
             if self._released:
                 self._reap_locked()
             if self.failure is not None:
                 self.check()
-            step = saved.step
             if saved.recipe is not None:
                 step.record_sources(saved)
             expected = step.record_use(saved.ordinal)
@@ -293,39 +306,43 @@ class Offload:
     def _pack(self, here: ThreadPass, tensor: torch.Tensor) -> Kept | Handle:
         step = here.step
         # In a running backward (checkpoint's recomputation, double backward) a tensor is used at once, or kept.
-        if step is None or torch._C._current_graph_task_id() != -1:
+        if step is None or _backward_task() != -1:
             return Kept(tensor)
-        if not hooks.is_offloadable(tensor) or hooks.is_parameter(tensor):
+        kind = hooks.kind_of(tensor)
+        if not kind.offloadable or hooks.is_parameter(tensor):
             self.counts.passed_through += 1
             return Kept(tensor)
-        view = View.of(tensor)
-        touched = view.touched()
+        view, touched = view_of(
+            tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), kind.conj, kind.neg
+        )
         storage = tensor.untyped_storage()
+        nbytes = storage.nbytes()
         # Of a large storage, a small view stays only if it is tiny: it keeps all of the storage.
         least = self._planner.least
-        if touched.nbytes < _MIN_NBYTES or (least and tensor.device.type != "cpu" and storage.nbytes() < least):
+        if touched.nbytes < _MIN_NBYTES or (least and kind.accelerator is not None and nbytes < least):
             self.counts.passed_through += 1
             return Kept(tensor)
-        operator = current_operator()
+        operator = _sequence_number()
         with self._lock:
             if self._released:
                 self._reap_locked()
-            returned = here.moves.take(operator)
-            saved, new = step.saved_tensor_of(tensor, storage, touched, here.innermost)
-            handle = Handle(self, saved, view, tensor)
+            returned = here.take(operator) if operator != here.operator else ()
+            saved, new = step.saved_tensor_of(tensor, kind, storage, nbytes, touched, here)
+            handle = Handle(self, saved, view, hooks.maker_of(tensor))
             reference = HandleRef(handle, self._on_release)
             reference.saved = saved
             saved.handles.add(reference)
             self._saved_tensors[saved.index] = saved
-            step.saved_by(operator, saved)
+            if not step.is_steady:
+                step.saved_by(operator, saved)
             if new:
-                if view.offset == 0 and touched.nbytes == saved.source_nbytes:
+                if view.offset == 0 and touched.nbytes == nbytes:
                     saved.view = view
                 placement = step.decide(self._codec)
                 if self._recomputation is not None:
                     placement = self._recomputation.place(step, saved, placement)
                 if placement.moves:
-                    here.moves.add(operator, PendingMove(saved, view, placement))
+                    here.add((saved, view, placement))
             for move in returned:
                 self._move_out(step, move)
         if self._released:
@@ -333,32 +350,35 @@ class Offload:
         return handle
 
     def _move_out(self, step: ForwardPass, move: PendingMove) -> None:
-        saved = move.saved
+        saved, view, (_, waits, encodes, tier) = move
         if saved.index not in self._saved_tensors:
             return  # backward ran inside the context and released it
-        step.begin_move_out()
+        if not step.is_steady:
+            step.begin_move_out()
         began = time.perf_counter()
-        if move.placement.encodes:
-            if pack(saved, move.view, self._codec):
+        if encodes:
+            if pack(saved, view, self._codec):
                 self.counts.encoded += 1
                 self.counts.spared_bytes += saved.nbytes - saved.stored_nbytes
             step.record_encoding(saved.ordinal, saved.nbytes / saved.stored_nbytes, began)
         else:
             step.trace.pack_s[saved.ordinal] = 0.0
-        limit = self._planner.room_to_write(self._threads.waiting_nbytes)
-        tier = self._tiers.move_out(saved, move.placement.tier, limit, move.placement.waits)
+        planner = self._planner
+        limit = planner.window if planner.budget is None else planner.window - self._threads.waiting_nbytes
+        tier = self._tiers.move_out(saved, tier, limit, waits)
         step.record_move_out(saved.ordinal, time.perf_counter() - began, tier)
 
     def _materialize(self, saved: SavedTensor) -> tuple[torch.UntypedStorage, int]:
         """Return a storage with the bytes, and their shift in it. The lock is held."""
         if saved.state is State.FAILED or self._tiers.is_closed:
             raise ActivationLostError(f"saved tensor {saved.ordinal} of forward pass {saved.step.number} is gone")
-        if saved.tier is not None:
-            saved.tier.cancel(saved)
-        found = self._in_memory(saved)
-        if found is not None:
-            self.counts.handed_back += 1
-            return found
+        if saved.state is not State.INFLIGHT:
+            if saved.state is State.PENDING:
+                tier_of(saved).cancel(saved)
+            found = self._in_memory(saved)
+            if found is not None:
+                self.counts.handed_back += 1
+                return found
         try:
             if not self._bring(saved):
                 self._tiers.unload_all()
@@ -366,9 +386,8 @@ class Offload:
         except ActivationLostError as error:
             self.failure = ActivationLostError(str(error))  # a new error: the frames of this one hold the graph
             raise
-        found = saved.in_memory()
-        assert found is not None, "the bytes were read just now"
-        return found
+        assert saved.buffer is not None, "the bytes were read just now"
+        return saved.hand_out(saved.buffer)
 
     def _bring(self, saved: SavedTensor) -> bool:
         """Bring a tensor back. False if there is no memory for it: the error, whose frames hold tensors, is gone."""

@@ -12,6 +12,7 @@ from fastio.errors import ToolUnavailableError
 from fastio.files.atomic_file import AtomicFile
 from fastio.offload.report import Event, Iteration, Report
 from fastio.offload.simulation.timeline import Timeline
+from fastio.runtime.installation import pip_install
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +43,7 @@ def draw(report: Report, path: str | os.PathLike[str]) -> None:
     try:
         import matplotlib
     except ImportError as error:
-        raise ToolUnavailableError("matplotlib", str(error), "pip install 'fastio[bench]'") from error
+        raise ToolUnavailableError("matplotlib", str(error), pip_install("bench", "matplotlib")) from error
     with matplotlib.rc_context({"svg.fonttype": "none", "axes.axisbelow": True}):  # searchable text
         _figure(report).savefig(picture, format=suffix[1:], dpi=120)
     with AtomicFile(os.fspath(path)) as new, open(new.fd, "wb", closefd=False) as file:
@@ -57,7 +58,7 @@ def _figure(report: Report) -> Figure:
 
     figure = Figure(figsize=(11, 7.5), layout="constrained")
     actual, predicted, in_flight = figure.subplots(3, 1, sharex=True, height_ratios=[3, 2, 2])
-    latest = next((one for one in reversed(report.iterations) if one.backward_ended_s is not None), None)
+    latest = report.latest
     events = [] if latest is None else [event for event in report.events if event.step == latest.step]
     _draw_actual(actual, report, latest, events)
     _draw_predicted(predicted, report)
@@ -65,8 +66,9 @@ def _figure(report: Report) -> Figure:
     in_flight.set_xlabel("ms since the forward pass began (transfers that were made: from issue until seen to be over)")
     in_flight.set_xlim(left=0)
     handles = [Patch(color=_COLORS[name], label=name) for name in ("forward", "backward", "write", "read")]
-    figure.legend(handles=handles, loc="outside upper right", ncols=4, frameon=False)
-    figure.suptitle(f"activation offload, policy {report.policy}", x=0.01, ha="left")
+    figure.legend(handles=handles, loc="outside lower right", ncols=4, frameon=False)
+    lines = [*report.headline, f"activation offload, policy {report.policy}"]
+    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize="medium")
     return figure
 
 
@@ -135,7 +137,7 @@ def _draw_lanes(axes: Axes, title: str, lanes: dict[str, list[_Bar]]) -> None:
 
 def _draw_bytes(axes: Axes, latest: Iteration | None, events: Sequence[Event]) -> None:
     """Draw the bytes of pending writes and reads, and of what is away: written, and not being read back yet."""
-    title = "bytes in flight, and away (written and not yet being read back), as stored"
+    title = "bytes under way, and away (written and not yet being read back), as stored"
     if latest is None or not events:
         _say(axes, title, "nothing was moved")
         return

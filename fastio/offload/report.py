@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _REMEMBERED = 20_000  # events: a few steps of a large model
 _ITERATIONS = 64
+_HIDES = {"fits": "hidden behind forward", "delayed": "not hidden behind forward"}
 
 
 class Event(NamedTuple):
@@ -52,7 +53,8 @@ class Traffic:
 class Iteration:
     """When a forward pass and its backward ran (``perf_counter`` seconds).
 
-    Backward begins when forward ends, and ends with its last saved tensor. None until then.
+    Backward begins when forward ends, and ends with its last saved tensor. None until then. ``waited_s``: seconds in
+    both that the thread that trains waited for transfers.
     """
 
     step: int
@@ -60,6 +62,7 @@ class Iteration:
     forward_ended_s: float
     backward_began_s: float | None = None
     backward_ended_s: float | None = None
+    waited_s: float = 0.0
 
     @property
     def seconds(self) -> float | None:
@@ -108,6 +111,8 @@ class Report:
     ``budget``: bytes of memory for the saved tensors of the profiled pass, None if nothing limits them. ``fit`` says
     how it was chosen, if the user gave none. ``tightened``: how often it was halved, because memory had run out.
 
+    ``kept_bytes`` of the profiled pass stay in memory after forward, by the plan.
+
     ``activations``, ``activation_bytes`` and ``forward_s`` (without waits) describe the profiled forward pass. ``kept``
     counts the activations that stay because backward needs them before they could be out and back. ``ratios`` has, for
     each activation of that pass, its bytes over its encoded bytes; 1 if it was not encoded. ``counts`` covers the time
@@ -128,6 +133,7 @@ class Report:
     planned: Schedule | None
     planned_bytes: int
     recomputed_bytes: int
+    kept_bytes: int
     kept: int
     ratios: tuple[float, ...]
     predicted: Timeline | None
@@ -152,8 +158,40 @@ class Report:
         """The simulated seconds of the latest iteration."""
         return None if self.predicted is None else self.predicted.iteration_s
 
+    @property
+    def latest(self) -> Iteration | None:
+        """The latest iteration whose backward ended."""
+        return next((one for one in reversed(self.iterations) if one.backward_ended_s is not None), None)
+
+    @property
+    def headline(self) -> list[str]:
+        """Memory kept against the budget, and the share of time waited, in a line each."""
+        return [self._memory_line(), self._waiting_line()]
+
+    def __repr__(self) -> str:
+        planned = "not planned" if self.planned is None else f"to move: {len(self.planned.selected)}"
+        written = ", ".join(f"written to {tier}: {one.writes}" for tier, one in self.traffic.items()) or "nothing moved"
+        return f"<fastio offload Report: policy {self.policy}, saved tensors: {self.activations}, {planned}, {written}>"
+
     def __str__(self) -> str:
-        return "\n".join([*self._planned_lines(), *self._counted_lines()])
+        return "\n".join([*self.headline, *self._planned_lines(), *self._counted_lines()])
+
+    def _memory_line(self) -> str:
+        if not self.activations:
+            return "memory: not known yet, no forward pass has saved a tensor"
+        budget = "no budget limits them" if self.budget is None else f"the budget is {_size(self.budget)}"
+        of = f"{_size(self.kept_bytes)} of the {_size(self.activation_bytes)}"
+        return f"memory: {of} that forward saves stay in memory; {budget}"
+
+    def _waiting_line(self) -> str:
+        latest = self.latest
+        if latest is None or not latest.seconds:
+            return "waiting: not known yet, no backward pass has ended"
+        share = latest.waited_s / latest.seconds
+        return (
+            f"waiting: {share:.0%} of the latest forward and backward was waiting for transfers, "
+            f"{_ms(latest.waited_s)} of {_ms(latest.seconds)}"
+        )
 
     def _planned_lines(self) -> list[str]:
         lines = [
@@ -168,12 +206,14 @@ class Report:
             lines.append(
                 f"planned: {len(self.planned.selected)} move, {_size(self.planned_bytes)}, "
                 f"{_ms(self.planned.transfer_s)} of transfers, over at {_ms(self.planned.finish_s)}: "
-                f"{self.planned.status}" + self._recomputed()
+                f"{_HIDES[self.planned.status]}" + self._recomputed()
             )
         if self.kept:
             lines.append(f"{self.kept} more stay: backward wants them sooner than they could be out and back")
         if self.predicted is not None and self.actual_s is not None:
-            lines.append(f"iteration: predicted {_ms(self.predicted.iteration_s)}, took {_ms(self.actual_s)}")
+            lines.append(
+                f"latest forward and backward: predicted {_ms(self.predicted.iteration_s)}, took {_ms(self.actual_s)}"
+            )
         return lines
 
     @staticmethod
@@ -195,40 +235,48 @@ class Report:
         return f"; of {len(self.ratios)} in the profiled pass {len(paying)}, {span}"
 
     def _counted_lines(self) -> list[str]:
+        """What happened since the start; counts of 0 are left out."""
         counts = self.counts
         lines = [
-            f"{tier}: written {_size(one.written_bytes)} in {one.writes}, read {_size(one.read_bytes)} in {one.reads}"
+            f"{tier}, since the start: written {_size(one.written_bytes)} in {one.writes}, "
+            f"read {_size(one.read_bytes)} in {one.reads}"
             for tier, one in self.traffic.items()
         ]
         lines += [f"{device} to the store: {route}" for device, route in counts.routes.items()]
-        lines += [
-            f"{counts.handed_back} handed back from memory, {counts.cancelled} writes overtaken by backward",
-            f"stalled {_ms(counts.stalled_write_s)} for writes, {_ms(counts.stalled_read_s)} for reads",
-            f"codec made {counts.encoded} smaller, by {_size(counts.spared_bytes)}{self._ratios()}",
-            *([_recomputed(counts)] if counts.recomputed else []),
-            f"{counts.passed_through} passed through, {counts.refused} writes failed, {counts.retried} reads retried"
-            + (f", {counts.moved} writes in vain, of memory that moved" if counts.moved else ""),
-        ]
+        told = (
+            (counts.handed_back, "tensors were still in memory when backward needed them"),
+            (counts.cancelled, "writes were dropped, because backward needed the tensor first"),
+            (
+                counts.passed_through,
+                "saved tensors never move: parameters, small ones, other layouts or devices",
+            ),
+            (counts.moved, "writes were in vain: the program moved the memory meanwhile"),
+            (counts.refused, "writes failed: these tensors stayed in memory"),
+            (counts.retried, "reads failed once, and were tried again"),
+        )
+        lines += [f"{count} {text}" for count, text in told if count]
+        if counts.stalled_write_s or counts.stalled_read_s:
+            waits = f"{_ms(counts.stalled_write_s)} for writes, {_ms(counts.stalled_read_s)} for reads"
+            lines.append(f"waited since the start: {waits}")
+        if counts.encoded:
+            lines.append(f"codec made {counts.encoded} smaller, by {_size(counts.spared_bytes)}{self._ratios()}")
+        lines += [_recomputed(counts)] if counts.recomputed else []
         if routes := getattr(self.store, "routes", {}):
             lines.append(f"transfers by route: {', '.join(f'{name} {count}' for name, count in routes.items())}")
-        if self.store is not None:
-            lines.append(
-                f"drive: {self.store.drive_writes_per_day:.2f} writes per day, "
-                f"{self.store.lifetime_days:.0f} days of life"
-            )
-        return lines
+        return lines + _wear(self.store)
 
 
 def report(planner: Planner, counts: Counts, store: Any) -> Report:
     """Return a snapshot that later steps do not change."""
     profile = planner.latest
+    kept_bytes = 0
     saved = [] if profile is None else profile.trace.saved
     planned = None if profile is None else profile.schedule
     predicted, actual_s = None, None
     if profile is not None:
         leaving = {*profile.selected, *profile.recomputed}
-        kept = sum(one.nbytes for i, one in enumerate(saved) if i not in leaving)
-        predicted, actual_s = profile.compared(planner.window, planner.room_to_read(kept, 0))
+        kept_bytes = sum(one.nbytes for i, one in enumerate(saved) if i not in leaving)
+        predicted, actual_s = profile.compared(planner.window, planner.room_to_read(kept_bytes, 0))
     traffic = {tier: dataclasses.replace(one) for tier, one in counts.traffic.items()}
     return Report(
         policy=planner.title,
@@ -241,6 +289,7 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
         planned=planned,
         planned_bytes=0 if planned is None else sum(saved[i].nbytes for i in planned.selected),
         recomputed_bytes=0 if planned is None else sum(saved[i].nbytes for i in planned.recomputed),
+        kept_bytes=kept_bytes,
         kept=0 if profile is None else profile.kept,
         ratios=() if profile is None else profile.ratios,
         predicted=predicted,
@@ -256,6 +305,20 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
 
 def _recomputed(counts: Counts) -> str:
     return f"recomputed {counts.recomputed}, {_size(counts.recomputed_bytes)}, in {_ms(counts.recompute_s)}"
+
+
+def _wear(store: Any) -> list[str]:
+    """How long the drive lasts at the rate of writing so far; nothing if nothing was written."""
+    if store is None or not store.drive_writes_per_day:
+        return []
+    years = store.lifetime_days / 365
+    lasts = (
+        "over 100 years" if years > 100 else f"{years:.1f} years" if years >= 1 else f"{store.lifetime_days:.0f} days"
+    )
+    return [
+        f"wear: at this rate the drive's capacity is written {store.drive_writes_per_day:.2g} times a day, and a drive "
+        f"rated for 3 a day over 5 years lasts {lasts}"
+    ]
 
 
 def _size(nbytes: int) -> str:

@@ -12,6 +12,9 @@ class FunctionPatch:
     def __init__(self, undo: Callable[[], None]) -> None:
         self._undo: Callable[[], None] | None = undo
 
+    def __repr__(self) -> str:
+        return f"<fastio FunctionPatch: {'undone' if self._undo is None else 'in force'}>"
+
     def undo(self) -> None:
         """End this patch; the last one to end restores the originals. A second call does nothing."""
         undo, self._undo = self._undo, None

@@ -31,5 +31,6 @@ def public_error(error: NativeError, path: str) -> Exception:
         return CorruptFileError(path, None, f"has no byte {fields[0]}, where it promises data: it was cut short")
     if kind == "malformed":
         record, problem = fields
-        return CorruptFileError(path, record.decode("utf-8", "replace") or None, problem)
+        cure = problem if "restore" in problem else f"{problem}; restore the file from a copy"
+        return CorruptFileError(path, record.decode("utf-8", "replace") or None, cure)
     return RefusedError(str(fields[0]))

@@ -7,14 +7,14 @@ All sizes and offsets are bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from fastio._native import Control
 from fastio._native import resident as resident_share
 from fastio.runtime.native_errors import translate_native_errors
 
-SAVE = "save"
-LOAD = "load"
+SAVE: Final = "save"
+LOAD: Final = "load"
 
 _RESIDENT = 0.9  # share of a file in the page cache from which on it is read through the cache
 

@@ -27,7 +27,7 @@ def _state_size(context: click.Context, parameter: click.Parameter, value: str |
     return nbytes
 
 
-@click.command(short_help="Saves and restores of a model and its optimizer.")
+@click.command()
 @click.option("--size", metavar="SIZE", callback=_state_size, help="Parameters and moments; 3.6GB, with --quick 400MB.")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 3, with --quick 1.")
 @common

@@ -26,7 +26,7 @@ _HOGS = "other processes"
 _FILES = 3  # of the tensor on the disk at once: one of each tool, and the one being saved
 
 
-@click.command(short_help="Files and training while others use memory bandwidth.")
+@click.command()
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 5, with --quick 3.")
 @click.option(
     "--device",

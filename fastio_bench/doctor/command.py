@@ -19,7 +19,7 @@ from fastio_bench.report.table import ResultTable
 from fastio_bench.workloads.objects import MIB
 
 
-@click.command(short_help="What is here, the way bytes take, the disk's limit.")
+@click.command()
 @partial(common, quick="Fewer rounds of the disk's limit: some seconds in all.")
 def doctor(command: CommandRun) -> None:
     """What is here and what is not, the path that bytes really take, NVMe controllers, and the limit of the disk.

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from fastio.runtime.installation import pip_install
 from fastio.sizes import parse_size
 from fastio_bench.harness import plain_json, writable
 from fastio_bench.harness.interrupts import STATUS, undisturbed
@@ -74,7 +75,7 @@ class CommandRun:
                 unwritten = describe(error)
         known = findings_tables.known(self.report.findings)
         failures = [summary_tables.failures(self.report.failures)]
-        for piece in (*shown, *known, *self.report.tables, *failures, *self.report.notes):
+        for piece in (*shown, *known, *self.report.tables, *failures, *self.report.notes, self.report.origin):
             self.show(piece)
         if self.as_json:
             click.echo(plain_json.text(self.report.document()))
@@ -104,7 +105,7 @@ class CommandRun:
             for path in draw(beginning):
                 click.echo(f"written: {path}", err=True)
         except ImportError as error:
-            click.echo(f"no plots: {error}; pip install matplotlib", err=True)
+            click.echo(f"no plots: {error}; {pip_install('bench', 'matplotlib')}", err=True)
         except OSError as error:
             raise click.ClickException(f"--out {self.out}: no plots: {describe(error)}; make room there") from error
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import platform
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,8 @@ from fastio_bench.report.table import ResultTable
 
 SCHEMA = 1
 _UNTIL = "what is shown is what was measured until then"
+_HOST = platform.node()
+_ARGUMENTS = shlex.join(["fastio-bench", *sys.argv[1:]])
 _WIDTH = 150  # characters of a table in a file or a pipe
 
 
@@ -45,6 +50,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     broken: bool = False
+    began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
 
     def take(self, outcomes: Iterable[Sample | Failure]) -> Iterator[Sample | Failure]:
         """Record each outcome and pass it on. Raises KeyboardInterrupt before the next one if a signal came."""
@@ -61,10 +67,11 @@ class Report:
         self.notes += host.remark(sum(sample.again for sample in self.samples))
 
     def document(self) -> dict[str, Any]:
-        """The machine, versions, settings, samples and everything derived from them, for JSON."""
+        """When, where and by what, the machine, settings, samples and everything derived from them, for JSON."""
         return {
             "schema": SCHEMA,
             "command": self.command,
+            "measured": {"date": self.began.isoformat(timespec="seconds"), "host": _HOST, "arguments": _ARGUMENTS},
             "machine": machine.describe(self.folder),
             "settings": self.settings,
             "interrupted": self.interrupted,
@@ -75,6 +82,11 @@ class Report:
             "failures": [asdict(failure) for failure in self.failures],
             "samples": [asdict(sample) for sample in self.samples],
         }
+
+    @property
+    def origin(self) -> str:
+        """When, where and by what this was measured."""
+        return f"measured {self.began:%Y-%m-%d %H:%M} UTC on {_HOST} by {_ARGUMENTS}"
 
     @property
     def name(self) -> str:

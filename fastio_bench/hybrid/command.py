@@ -25,7 +25,7 @@ _FILES = 3  # files of the parameters' size on the disk at once: gradients and A
 _MEMORIES = 6  # times the parameters' bytes: the memory of plain training with its temporaries
 
 
-@click.command(short_help="Training with parameters and gradients in host memory.")
+@click.command()
 @click.option("--optimizer-store", "store", is_flag=True, help="Instead: AdamW with its state on disk, measured.")
 @click.option("--parameters", metavar="SIZE", callback=as_some_bytes, help="Of the model on disk.  [default: 1.2GB]")
 @click.option("--steps", type=click.IntRange(2), help="Steps to train; 20, with --quick 5.")

@@ -27,7 +27,7 @@ SECONDS, QUICK_SECONDS = 14 * 60.0, 100.0  # the rounds are chosen to fit into t
 _PROBING = "probing how long it will take"
 
 
-@click.command(short_help="Bandwidth and processor time by tool and size.")
+@click.command()
 @click.option("--rounds", type=click.IntRange(1), help="Rounds of every size, however long they take.")
 @click.option("--device", default="cpu", show_default=True, help="Where the tensors lie: cpu, cuda, cuda:1, ...")
 @click.option(

@@ -22,7 +22,7 @@ _SECONDS = 900.0
 _ROUNDS = 3
 
 
-@click.command(short_help="Seconds to save and to load real models.")
+@click.command()
 @click.option(
     "--model",
     "names",

@@ -12,6 +12,7 @@ import torch
 from fastio import devices
 from fastio.offload.codecs.encoding import CODECS
 from fastio.offload.planning.schedule import POLICIES
+from fastio.runtime.installation import pip_install
 from fastio_bench.harness import room
 from fastio_bench.harness.command_run import CommandRun, as_bytes, as_some_bytes, common
 from fastio_bench.harness.fresh_process import ChildError
@@ -38,7 +39,7 @@ _QUICK_DEPTH, _QUICK_BATCH = 4, 8
 _GRADIENTS = 2  # files of gradients on the disk at once: plain training's and those of the way compared with it
 
 
-@click.command(short_help="Training with activations offloaded.")
+@click.command()
 @click.option(
     "--model",
     default="transformer",
@@ -225,7 +226,9 @@ def _accuracy(command: CommandRun, settings: dict[str, Any]) -> None:
     try:
         tests = len(offload_accuracy.load(0).test[1])
     except ModuleNotFoundError as error:
-        raise click.UsageError(f"--accuracy needs scikit-learn ({error}): pip install 'fastio[bench]'") from error
+        raise click.UsageError(
+            f"--accuracy needs scikit-learn ({error}): {pip_install('bench', 'scikit-learn')}"
+        ) from error
 
     def work(folder: Path) -> None:
         with command.meter([1.0] * seeds * 2) as tell:

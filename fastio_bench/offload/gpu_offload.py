@@ -22,6 +22,7 @@ from torch import nn
 import fastio
 from fastio import devices
 from fastio.offload import decode, encode
+from fastio.offload.codecs.encoding import Codec
 from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.harness.rounds import Contestant, Measured, SystemClock, Task, interleave
 from fastio_bench.harness.stats import summarise
@@ -31,7 +32,7 @@ from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.workloads.objects import MIB
 
 _WARM_UP = 3  # steps: one is profiled, one planned, one settled
-_CODECS = ("csr", "fp16", "bf16", "csr+fp16")
+_CODECS: tuple[Codec, ...] = ("csr", "fp16", "bf16", "csr+fp16")
 _ZEROS = 0.6  # the share of zeros after a ReLU, as in FlashNeuron
 
 

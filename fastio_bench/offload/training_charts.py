@@ -13,7 +13,7 @@ from fastio_bench.report.charts import BAR, Chart, Color, Lane, Sheet
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_SERIES = (FORWARD, WRITE, READ, BACKWARD)
+_SERIES = {FORWARD: 0, WRITE: 1, READ: 2, BACKWARD: 5}  # the colours that hybrid's timelines have, too
 _MIB = 1 << 20
 
 
@@ -27,7 +27,8 @@ def sheets(findings: Mapping[str, Any]) -> Iterator[Sheet]:
             Chart(way, charts.lane_rows(groups), partial(charts.draw_lanes, groups), wide=True)
             for way, groups in timelines.items()
         ]
-        yield Sheet("timeline", "Timeline of an iteration", text, _SERIES, drawn)
+        numbers = tuple(_SERIES.values())
+        yield Sheet("timeline", "Timeline of an iteration", text, tuple(_SERIES), drawn, numbers=numbers)
 
 
 def steps(findings: Mapping[str, Any]) -> Iterator[Sheet]:
@@ -57,10 +58,10 @@ def _timelines(runs: Any) -> dict[str, dict[str, list[Lane]]]:
 
 
 def _lanes(course: Course) -> list[Lane]:
-    passes = Lane("passes", [(begin, end, _SERIES.index(what)) for what, begin, end in course.passes])
+    passes = Lane("passes", [(begin, end, _SERIES[what]) for what, begin, end in course.passes])
     names = dict.fromkeys(lane for lane, *_ in course.moves)
     moves = [
-        Lane(name, [(a, b, _SERIES.index(op)) for lane, op, a, b, _ in course.moves if lane == name], overlap=True)
+        Lane(name, [(a, b, _SERIES[op]) for lane, op, a, b, _ in course.moves if lane == name], overlap=True)
         for name in names
     ]
     return [passes, *moves]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fastio.hybrid.planning.costs import LayerCosts
-from fastio.hybrid.planning.plan import plan
+from fastio.hybrid.planning.plan import PlannerName, plan
 from fastio.hybrid.simulation.machines import A100, V100, Machine, Work, costs
 from fastio.hybrid.simulation.timeline import Timeline, iterate
 from fastio_bench.papers.memferry_networks import A100_NETWORKS, ASSUMED, ITEM, V100_NETWORKS, Network
@@ -45,7 +45,7 @@ def simulated(machine: Machine, network: Network) -> Simulated:
     update_s = update_seconds(machine, works)
     planned = plan(kept)
 
-    def run(layers: Sequence[LayerCosts], planner: str, reserve: float = 1.0) -> Timeline:
+    def run(layers: Sequence[LayerCosts], planner: PlannerName, reserve: float = 1.0) -> Timeline:
         chosen = plan(layers, planner=planner, gradient_reserve=reserve)
         return iterate(layers, chosen, update_s, update_waits=planner == "zero-offload")
 
@@ -56,6 +56,9 @@ def simulated(machine: Machine, network: Network) -> Simulated:
         OPTIMAL: run(kept, "optimal"),
     }
     return Simulated(machine, network, timelines, planned.modes.count("DHA"), planned.modes.count("DFGB"))
+
+
+_MODES = "DHA: layers read in host memory; DFGB: read there in forward, copied before backward; all others are copied"
 
 
 def update_seconds(machine: Machine, works: Sequence[Work]) -> list[float]:
@@ -74,7 +77,7 @@ def tables(found: Iterable[Simulated]) -> list[ResultTable]:
     for machine, _ in SETTINGS:
         own = [one for one in found if one.machine is machine]
         name = machine.name.partition(",")[0].lower()
-        note = "; ".join((ASSUMED, *machine.sources))
+        note = "; ".join((ASSUMED, *machine.sources, _MODES))
         tables.append(
             ResultTable(
                 f"hybrid-speed-{name}",

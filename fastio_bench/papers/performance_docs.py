@@ -1,4 +1,4 @@
-"""``make bench-docs``: writes docs/performance.md, our figures beside the papers'.
+"""``make bench-docs``: writes all tables of a results folder, our figures beside the papers'.
 
 The same results give the same bytes: nothing depends on the clock, the machine that writes it or the folder.
 """

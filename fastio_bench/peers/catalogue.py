@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastio_bench.peers import libraries, optional_libraries
 from fastio_bench.peers.peer import BOTH, TENSOR, TOOL, Peer
@@ -175,7 +175,7 @@ def _tool(name: str, device: str) -> Peer:
     policy = name.removeprefix(TOOL)
     statuses = fastio.tools()
     status = next(status for status in statuses if status.name == policy)
-    layout = "npy" if policy == "numpy" or "pt" not in status.formats else "pt"
+    layout: Literal["npy", "pt"] = "npy" if policy == "numpy" or "pt" not in status.formats else "pt"
 
     def save(thing: Any, path: str, durable: bool) -> str:
         return way(fastio.save(thing, path, policy=policy, durable=durable, format=layout))

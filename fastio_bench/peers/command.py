@@ -14,7 +14,7 @@ from fastio_bench.harness.stats import summarise
 from fastio_bench.io import sweep
 from fastio_bench.machine import disk_limit, limit_tables
 from fastio_bench.peers import catalogue as every
-from fastio_bench.peers import compare, goals
+from fastio_bench.peers import compare, goals, verdict
 from fastio_bench.peers.peer import Peer
 from fastio_bench.report import summary_tables
 from fastio_bench.report.table import ResultTable
@@ -26,11 +26,11 @@ _PEERS = [peer.name for peer in every.every()]
 _MOST_IMPORTS = 9
 _LEFT_OUT = (
     f"left out with --quick: {'; '.join(name for name in _PEERS if name not in compare.QUICK_PEERS)}. Each takes part "
-    "with --tool NAME, and all do without --quick; pip install 'fastio[peers]' has those that need no compiler"
+    "with --tool NAME, and all do without --quick; pip install '.[peers]' in a clone has those that need no compiler"
 )
 
 
-@click.command(short_help="The same work by other libraries and by fastio.")
+@click.command()
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 5, with --quick 3.")
 @click.option("--workload", "names", multiple=True, type=click.Choice(_NAMES), help="Only this; may be repeated.")
 @click.option(
@@ -49,9 +49,9 @@ def peers(
     """The same work with other libraries and with fastio, the limits of disk and memory, and fastio's goals.
 
     torch and, without --quick, safetensors, numpy, DCP and DALI, and fastsafetensors, runai-model-streamer,
-    torchsnapshot, DeepNVMe and TensorNVMe where they are installed (pip install 'fastio[peers]' has those that need no
-    compiler). Each works in the fastest mode that its documentation names; the settings are shown. Loads run in fresh
-    processes, and what they load is compared with what was saved.
+    torchsnapshot, DeepNVMe and TensorNVMe where they are installed (pip install '.[peers]' in a clone has those that
+    need no compiler). Each works in the fastest mode that its documentation names; the settings are shown. Loads run in
+    fresh processes, and what they load is compared with what was saved.
     """
     rounds = rounds or (3 if command.quick else 5)
     command.report.mode = names[0] if len(names) == 1 else ""
@@ -81,7 +81,7 @@ def peers(
             except fresh_process.ChildError as error:
                 command.report.notes.append(f"import fastio: {describe(error)}")
 
-    def show() -> list[ResultTable]:
+    def show() -> list[ResultTable | str]:
         summaries, failures = summarise(command.report.samples), command.report.failures
         imports = command.report.findings.get("import_seconds", [])
         rows = goals.check(
@@ -95,8 +95,12 @@ def peers(
         command.report.tables.append(settings(tools))
         memory = {name: compare.MEMORY.get(name, name) for name in works}
         return [
-            summary_tables.comparison(own.label, [s for s in summaries if s.workload == own.name], memory)
-            for own in picked
+            *verdict.lines(summaries),
+            *verdict.tables(summaries),
+            *(
+                summary_tables.comparison(own.label, [s for s in summaries if s.workload == own.name], memory)
+                for own in picked
+            ),
         ]
 
     command.run(work, show)

@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fastio_bench.report import plots, summary_tables, svg
+from fastio_bench.report import plots, summary_tables, svg, tool_colors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,7 +56,7 @@ class Sign:
 
 @dataclass(frozen=True)
 class Sheet:
-    """Charts with one legend. ``name`` is a slug; ``series`` are names in the order of their colours.
+    """Charts with one legend. ``name`` is a slug; ``series`` are names, with the colours ``numbers``, else in order.
 
     ``more`` are signs that only the page's legend has, besides those of the series.
     """
@@ -67,12 +67,18 @@ class Sheet:
     series: Sequence[str]
     charts: Sequence[Chart]
     more: Sequence[Sign] = ()
+    numbers: Sequence[int] = ()
 
     @property
     def signs(self) -> list[Sign]:
         """The legend on the page. A single series needs none."""
-        several = self.series if len(self.series) > 1 else ()
-        return [*(Sign("patch", f"series-{n % svg.SERIES}", name) for n, name in enumerate(several)), *self.more]
+        several = self.colored if len(self.series) > 1 else ()
+        return [*(Sign("patch", f"series-{number % svg.SERIES}", name) for number, name in several), *self.more]
+
+    @property
+    def colored(self) -> list[tuple[int, str]]:
+        """The number of each series' colour, and its name."""
+        return list(zip(self.numbers or range(len(self.series)), self.series, strict=True))
 
 
 @dataclass(frozen=True)
@@ -113,15 +119,15 @@ def _write(path: Path, sheet: Sheet) -> Path:
         chart.draw(axes, color)
     figure.suptitle(f"{sheet.title}\n{fill(sheet.text, round(60 * width))}", fontsize=9.5)
     if len(sheet.series) > 1:
-        signs = [Patch(color=color(number), label=name) for number, name in enumerate(sheet.series)]
+        signs = [Patch(color=color(number), label=name) for number, name in sheet.colored]
         figure.legend(handles=signs, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     plots.save(figure, path)
     return path
 
 
 def color(number: int) -> str:
-    """The colour of a series in a file: matplotlib's cycle."""
-    return f"C{number % 10}"
+    """The colour of a series in a file."""
+    return tool_colors.LIGHT[number % len(tool_colors.LIGHT)]
 
 
 def rows(count: int) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fastio.runtime.installation import pip_install
 from fastio_bench.harness import whole_files
 from fastio_bench.report.documents import DocumentError, read_folder
 from fastio_bench.report.page import page
@@ -13,7 +14,7 @@ from fastio_bench.report.page import page
 _NAME = "report.html"
 
 
-@click.command(short_help="One HTML page of the results in a folder.")
+@click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
     "-o",
@@ -33,7 +34,7 @@ def report(folder: Path, output: Path | None) -> None:
     except DocumentError as error:
         raise click.ClickException(str(error)) from error
     except ImportError as error:
-        raise click.ClickException(f"plots need matplotlib ({error}): pip install 'fastio[bench]'") from error
+        raise click.ClickException(f"plots need matplotlib ({error}): {pip_install('bench')}") from error
     try:
         whole_files.write(output, text)
     except OSError as error:

@@ -29,6 +29,15 @@ class DocumentError(ValueError):
 
 
 @dataclass(frozen=True)
+class Measured:
+    """When (UTC, ISO 8601), on which host and by which command line; empty in documents of earlier versions."""
+
+    date: str = ""
+    host: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True)
 class Document:
     """A run as ``fastio_bench.harness.run_record.Report.document`` wrote it. ``samples`` is their number."""
 
@@ -43,6 +52,7 @@ class Document:
     summaries: list[Summary]
     failures: list[Failure]
     samples: int
+    measured: Measured = Measured()
 
     @property
     def title(self) -> str:
@@ -82,6 +92,8 @@ def read(path: Path) -> Document:
     for name, kind in (kinds | dict.fromkeys(_LISTS, list)).items():
         if not isinstance(told.get(name), kind):
             raise DocumentError(path, f"{name!r} is {_short(told.get(name))}, not a {kind.__name__}")
+    measured = told.get("measured")
+    measured = measured if isinstance(measured, dict) else {}
     tables = list(_rows(path, "exhibits", ResultTable, told["exhibits"]))
     for table in tables:
         _check(path, table)
@@ -97,6 +109,7 @@ def read(path: Path) -> Document:
         list(_rows(path, "summaries", Summary, told["summaries"])),
         list(_rows(path, "failures", Failure, told["failures"])),
         len(told["samples"]),
+        Measured(**{one.name: str(measured.get(one.name, "")) for one in fields(Measured)}),
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fastio_bench.machine.machine_facts import facts, setting
-from fastio_bench.peers import agreement
+from fastio_bench.peers import agreement, verdict
 from fastio_bench.report import cells, document_tables, page_charts, sample_charts, summary_tables
 from fastio_bench.report.documents import Document, checked
 from fastio_bench.report.table import CALIBRATED, MEASURED, PAPER, SIMULATED, Cell, ResultTable
@@ -75,6 +75,15 @@ def _section(document: Document, first: Mapping[str, str], limits: dict[str, flo
     return {
         "document": document,
         "about": _ABOUT.get(document.command, ""),
+        "verdict": verdict.lines(document.summaries) if document.command == "peers" else [],
+        "in_short": verdict.tables(document.summaries) if document.command == "peers" else [],
+        "run": _told(
+            {
+                "Measured": document.measured.date.replace("T", " ").replace("+00:00", " UTC"),
+                "Host": document.measured.host,
+                "Command": document.measured.arguments,
+            }
+        ),
         "goals": [bool(goal.get("met")) for goal in goals],
         "machine": {name: text for name, text in _told(facts(document.machine)).items() if first.get(name) != text},
         "settings": _told({key.replace("_", " "): setting(value) for key, value in document.settings.items()}),

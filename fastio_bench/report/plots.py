@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fastio_bench.harness import whole_files
 from fastio_bench.harness.stats import Summary
+from fastio_bench.report import tool_colors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +37,13 @@ def draw(beginning: Path, summaries: Sequence[Summary]) -> list[Path]:
             places = [workloads.index(workload) for workload in values]
             width = 0.8 / len(tools)
             left = (number + 0.5) * width - 0.4
-            axes.bar([place + left for place in places], list(values.values()), width, label=tool)
+            axes.bar(
+                [place + left for place in places],
+                list(values.values()),
+                width,
+                label=tool,
+                color=tool_colors.in_files(tool),
+            )
         axes.set_xticks(range(len(workloads)), workloads)
         _turn(axes, workloads)
         axes.set(title=work, ylabel="MB/s (median)", ylim=(0, None))

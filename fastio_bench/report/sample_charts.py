@@ -10,7 +10,7 @@ from fastio_bench.harness.stats import Summary
 from fastio_bench.io import sweep
 from fastio_bench.machine import disk_limit
 from fastio_bench.peers import compare
-from fastio_bench.report import charts, summary_tables, svg
+from fastio_bench.report import charts, summary_tables, svg, tool_colors
 from fastio_bench.report.charts import BAR, Chart, Color, Sheet, Sign
 from fastio_bench.report.documents import Document
 
@@ -48,7 +48,8 @@ def bandwidths(summaries: Sequence[Summary], limits: Mapping[str, float]) -> Ite
     if bounded:
         text += " The dashed line is what the disk gives to plain direct writes and reads."
     dashed = [Sign("dashes", "ink", "the disk's limit")] if bounded else []
-    yield Sheet("bandwidth", "Bandwidth over size", text, tools, lines, dashed)
+    numbers = [tool_colors.number(tool) for tool in tools]
+    yield Sheet("bandwidth", "Bandwidth over size", text, tools, lines, dashed, numbers)
     text = "IOef is MB/s for each core that is kept busy (Fastensor, section 3.3): more is better."
     yield Sheet("IOef", "I/O efficiency", text, (), bars)
 
@@ -90,7 +91,7 @@ def _lines(summaries: Sequence[Summary], tools: Sequence[str], bound: float, axe
     for number, tool in enumerate(tools):
         if found := points(tool):
             marker = MARKERS[number % len(MARKERS)]
-            axes.plot(*zip(*found, strict=True), color=color(number), marker=marker, ms=4.5, lw=1.6)
+            axes.plot(*zip(*found, strict=True), color=color(tool_colors.number(tool)), marker=marker, ms=4.5, lw=1.6)
     own = points(disk_limit.TOOL)
     dashes: dict[str, Any] = {"color": svg.INK, "lw": 1.2, "ls": (0, (4, 3)), "gid": "limit"}
     if len(own) > 1:
@@ -105,7 +106,7 @@ def _bars(title: str, values: Mapping[str, float | None], tools: Sequence[str]) 
 
     def draw(axes: Axes, color: Color) -> None:
         for place, (tool, value) in enumerate(kept.items()):
-            axes.barh(place, value, BAR, color=color(tools.index(tool)))
+            axes.barh(place, value, BAR, color=color(tool_colors.number(tool)))
             charts.say(axes, f"{value:,.0f}", value, place)
         charts.name_rows(axes, list(map(svg.short, kept)))
         charts.hide_scale(axes, 1.14 * max(kept.values(), default=1.0))

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from fastio_bench.report import tool_colors
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SERIES = 9  # the number of series colours in page.css
+SERIES = len(tool_colors.LIGHT)  # series colours in page.css
 HEAT = 6
 INK, MUTED, RULE, PAPER = "#010101", "#010102", "#010103", "#010104"
 _LONGEST = 24  # characters of a name in a figure, at most

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -33,12 +33,14 @@ def _parsed_sizes(context: click.Context, parameter: click.Parameter, value: str
     return sizes
 
 
-@click.command(short_help="The block store of activations beside fio.")
+@click.command()
 @click.option("--sizes", metavar="SIZES", callback=_parsed_sizes, help=f"Of activations.  [default: {SIZES}]")
 @click.option("--rounds", type=click.IntRange(1), help=f"Rounds of every size.  [default: {ROUNDS}]")
 @click.option("--driver", type=click.Choice(["uring", "threads"]), default="uring", show_default=True)
 @common
-def store(command: CommandRun, sizes: list[int] | None, rounds: int | None, driver: str) -> None:
+def store(
+    command: CommandRun, sizes: list[int] | None, rounds: int | None, driver: Literal["uring", "threads"]
+) -> None:
     """Bandwidth and processor time of the block store beside fio's and those of a bare ring, in interleaved rounds.
 
     Activations are written in sequence and read back in reverse, on a file that fio then overwrites and reads as well.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -33,7 +34,7 @@ class StoreRounds:
     sizes: Sequence[int]
     rounds: int
     total: int
-    driver: str | None = None
+    driver: Literal["uring", "threads"] | None = None
     tell: Callable[[str, float], None] = lambda what, weight: None
 
     def weights(self) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fastio_bench.report import cells, charts, svg
+from fastio_bench.report import cells, charts, svg, tool_colors
 from fastio_bench.report.charts import BAR, Chart, Color, Sheet
 from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.tools.replays import ALL
@@ -28,7 +28,8 @@ def sheets(tables: Sequence[ResultTable]) -> Iterator[Sheet]:
         tools = list(dict.fromkeys(tool for table in spreads for tool in _tools(table)))
         text = "The share of the rebuilds in which each tool was the best, by size; in brackets, how many rebuilds."
         drawn = [_spread(table, tools) for table in spreads]
-        yield Sheet("spread", "The best tool, dictionaries rebuilt again and again", text, tools, drawn)
+        numbers = [tool_colors.number(tool) for tool in tools]
+        yield Sheet("spread", "The best tool, dictionaries rebuilt again and again", text, tools, drawn, (), numbers)
     if "reach" in named and _has(named["reach"], "way"):
         text = (
             "What ways of choosing reach of the best possible time, which the best tool of each rebuild makes up, luck "
@@ -68,16 +69,16 @@ def _spread(table: ResultTable, tools: Sequence[str]) -> Chart:
     sizes = [
         f"{cells.text(nbytes)} MB ({count:.0f})" for nbytes, count in zip(_numbers(table, "MB"), counts, strict=True)
     ]
-    shares = {
-        number: [100 * best / count for best, count in zip(_numbers(table, tool), counts, strict=True)]
-        for number, tool in enumerate(tools)
+    shares = [
+        (tool, [100 * best / count for best, count in zip(_numbers(table, tool), counts, strict=True)])
+        for tool in tools
         if tool in _tools(table)
-    }
+    ]
 
     def draw(axes: Axes, color: Color) -> None:
         left = [0.0] * len(sizes)
-        for number, own in shares.items():
-            axes.barh(range(len(sizes)), own, BAR, left=left, color=color(number))
+        for tool, own in shares:
+            axes.barh(range(len(sizes)), own, BAR, left=left, color=color(tool_colors.number(tool)))
             left = [before + share for before, share in zip(left, own, strict=True)]
         charts.name_rows(axes, sizes)
         axes.set(xlim=(0, 100), xlabel="% of the rebuilds")

@@ -45,7 +45,7 @@ def _finite(context: click.Context, parameter: click.Parameter, value: float | N
     return value
 
 
-@click.command(short_help="How the best tool spreads, and how near auto comes.")
+@click.command()
 @click.option("--calls", type=click.IntRange(8), help=f"Saves and loads of the live comparison; {_CALLS:,}.")
 @click.option(
     "--seconds", type=click.FloatRange(0), callback=_finite, help=f"How long each model trains; {_SECONDS:.0f}."

@@ -8,7 +8,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from fastio.dicts import Explanation
-from fastio_bench.report import charts, findings_tables, svg
+from fastio_bench.report import charts, findings_tables, svg, tool_colors
 from fastio_bench.report.charts import Chart, Color, Sheet, Sign
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def sheets(findings: Mapping[str, Any]) -> Iterator[Sheet]:
     if tools:
         text = "MB/s that the dictionaries expect of each tool, from what they saw; a ring marks the tool they use now."
         drawn = [Chart(work, _HEIGHT, _Lines(own, tools)) for work, own in works.items()]
-        yield Sheet("learned", "Speed over size, as learned", text, tools, drawn)
+        numbers = [tool_colors.number(tool) for tool in tools]
+        yield Sheet("learned", "Speed over size, as learned", text, tools, drawn, numbers=numbers)
 
 
 class _Lines:
@@ -52,14 +53,14 @@ class _Lines:
         self._answers, self._tools = answers, tools
 
     def __call__(self, axes: Axes, color: Color) -> None:
-        for number, tool in enumerate(self._tools):
+        for tool in self._tools:
             points = sorted(point for answer in self._answers for point in _points(answer, tool))
             if points:
                 sizes, speeds = zip(*points, strict=True)
-                axes.plot(sizes, speeds, color=color(number), marker="o", ms=3.5, lw=1.6)
+                axes.plot(sizes, speeds, color=color(tool_colors.number(tool)), marker="o", ms=3.5, lw=1.6)
         for answer in self._answers:
             for used in _points(answer, answer.tool):
-                ring = color(self._tools.index(answer.tool))
+                ring = color(tool_colors.number(answer.tool))
                 axes.plot(*used, "o", ms=10, markerfacecolor="none", markeredgecolor=ring, markeredgewidth=1.6)
         axes.margins(x=0.08, y=0.12)
         charts.scale_sizes(axes, {answer.nbytes for answer in self._answers})

@@ -17,7 +17,7 @@ from fastio_bench.tools import tune_charts
 from fastio_bench.workloads import objects
 
 
-@click.command(short_help="Fill and keep this machine's dictionaries.")
+@click.command()
 @click.option(
     "--rounds", type=click.IntRange(1), help=f"Most rounds; {warmup.MOST_ROUNDS}, with --quick {tuning.QUICK_ROUNDS}."
 )

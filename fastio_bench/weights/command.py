@@ -27,7 +27,7 @@ _NOTE = (
 )
 
 
-@click.command(short_help="Weights of language models into modules, and back.")
+@click.command()
 @click.option("--model", "name", type=click.Choice(["llama", "experts"]), default="llama", show_default=True)
 @click.option("--size", callback=as_some_bytes, help=f"Bytes of the Llama; {_SIZE}, with --quick {_QUICK_SIZE}.")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 5, with --quick 3.")

@@ -17,7 +17,7 @@ namespace fastio {
 
 namespace {
 
-constexpr unsigned kDepth = 64;
+constexpr unsigned kNvmeDepth = 64;
 constexpr uint16_t kAbortedByHost = 0x371;  // the kernel's status for commands that a reset cancelled
 
 static_assert(sizeof(PassthroughCommand) <= Ring::kCommandBytes);
@@ -26,12 +26,12 @@ constexpr uint32_t kPassthroughIo = _IOWR('N', 0x80, PassthroughCommand);
 
 class NvmeDriver final : public RingDriver {
   public:
-    explicit NvmeDriver(const std::vector<int>& fds) : RingDriver(kDepth, Ring::Entries::kLarge) {
+    explicit NvmeDriver(const std::vector<int>& fds) : RingDriver(kNvmeDepth, Ring::Entries::kLarge) {
         for (int fd : fds) namespaces_.push_back(identify_passthrough(fd));
         for (unsigned device = 0; device < namespaces_.size(); ++device) try_read(device);
     }
 
-    unsigned depth() const override { return kDepth; }
+    unsigned depth() const override { return kNvmeDepth; }
 
     bool reaches(const uint8_t* memory, uint64_t) const override {
         return std::all_of(namespaces_.begin(), namespaces_.end(), [memory](const PassthroughNamespace& space) {
@@ -97,7 +97,7 @@ class NvmeDriver final : public RingDriver {
     };
 
     std::vector<PassthroughNamespace> namespaces_;
-    std::array<Sent, kDepth> sent_{};
+    std::array<Sent, kNvmeDepth> sent_{};
     bool takes_registered_ = true;
 
     // Reads one block, because a kernel that forbids or lacks passthrough fails only the first data command.

@@ -19,7 +19,7 @@ namespace fastio {
 
 namespace {
 
-constexpr unsigned kDepth = 32;
+constexpr unsigned kSpdkDepth = 32;
 
 class SpdkDriver final : public StoreDriver {
   public:
@@ -51,7 +51,7 @@ class SpdkDriver final : public StoreDriver {
         }
     }
 
-    unsigned depth() const override { return kDepth; }
+    unsigned depth() const override { return kSpdkDepth; }
 
     std::string map_memory(uint8_t* memory, uint64_t nbytes) override {
         if (sockets_) return {};

@@ -7,11 +7,11 @@ namespace fastio {
 namespace {
 
 constexpr unsigned kThreads = 4;
-constexpr unsigned kDepth = 2 * kThreads;
+constexpr unsigned kThreadDepth = 2 * kThreads;
 
 class ThreadsDriver final : public StoreDriver {
   public:
-    unsigned depth() const override { return kDepth; }
+    unsigned depth() const override { return kThreadDepth; }
 
     std::string map_memory(uint8_t*, uint64_t) override { return {}; }
 

@@ -10,13 +10,13 @@ namespace fastio {
 
 namespace {
 
-constexpr unsigned kDepth = 32;
+constexpr unsigned kUringDepth = 32;
 
 class UringDriver final : public RingDriver {
   public:
-    UringDriver() : RingDriver(kDepth) {}
+    UringDriver() : RingDriver(kUringDepth) {}
 
-    unsigned depth() const override { return kDepth; }
+    unsigned depth() const override { return kUringDepth; }
 
     void send(const DeviceCommand& command) override {
         sent_[command.tag] = command;
@@ -31,7 +31,7 @@ class UringDriver final : public RingDriver {
     }
 
   private:
-    std::array<DeviceCommand, kDepth> sent_{};  // by tag
+    std::array<DeviceCommand, kUringDepth> sent_{};  // by tag
 
     // Runs a command that the kernel cancelled with a blocking call. The submitting thread has ended, as autograd's
     // threads do, or the kernel could not start a worker thread, because the user or the container has reached its

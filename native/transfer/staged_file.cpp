@@ -13,7 +13,7 @@ namespace fastio {
 namespace {
 
 // Small enough that the checksum finds the bytes that were just read in the processor's cache.
-constexpr uint64_t kChunk = 512 << 10;
+constexpr uint64_t kReadChunk = 512 << 10;
 
 constexpr uint64_t round_down(uint64_t value) { return value / kPage * kPage; }
 
@@ -61,7 +61,7 @@ void OpenFile::read(uint8_t* page, uint64_t begin, uint64_t end,
     uint64_t at = std::max(begin, move_directly(direct_, kRefused, base, end, "read", read_pages));
     if (at > begin) filled(begin, at);
     while (at < end) {
-        const uint64_t stop = std::min(at + kChunk, end);
+        const uint64_t stop = std::min(at + kReadChunk, end);
         for (uint64_t from = at; from < stop;) {
             const uint64_t got = move(
                 [&] { return pread(fd_, page + (from - base), stop - from, static_cast<off_t>(from)); }, "read", from);

@@ -30,7 +30,7 @@ std::string error_text(const std::string& path, int error) {
 }
 
 // Binds the device to a driver. Returns why that failed, or "".
-std::string bind(const std::string& pci, const std::string& driver, bool for_vfio) {
+std::string bind_driver(const std::string& pci, const std::string& driver, bool for_vfio) {
     const std::string chooser = sysfs::pci_folder(pci) + "/driver_override";
     if (int error = sysfs::write(chooser, for_vfio ? driver : "\n"); error != 0) return error_text(chooser, error);
     const std::string had = driver_of(pci);
@@ -91,7 +91,7 @@ unsigned VfioClaim::group() const {
 void VfioClaim::take(const std::string& driver) {
     from_ = driver;
     taken_ = true;
-    const std::string refusal = bind(pci_, kVfio, true);
+    const std::string refusal = bind_driver(pci_, kVfio, true);
     if (refusal.empty()) return keep_note();
     if (driver_of(pci_) != driver) give_back();
     taken_ = false;
@@ -113,7 +113,7 @@ void VfioClaim::keep_note() const {
 }
 
 void VfioClaim::give_back() noexcept {
-    const std::string refusal = bind(pci_, from_, false);
+    const std::string refusal = bind_driver(pci_, from_, false);
     unlink(note_path(pci_).c_str());
     if (refusal.empty()) return;
     std::fprintf(stderr, "fastio: %s could not be returned to the kernel's driver '%s': %s\n", pci_.c_str(),

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "support/errors.hpp"
+#include "zip/numbers.hpp"
 
 // Offsets and signatures are those of PKWARE's APPNOTE 6.3, sections 4.3.12 (central directory), 4.3.14-16 (end
 // records) and 4.4.4 (flags). The checks follow mz_zip_reader_read_central_dir of miniz 3.0.2, which torch contains.
@@ -18,8 +19,7 @@ namespace fastio {
 
 namespace {
 
-constexpr uint64_t kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20, kEntryBytes = 46, kHeaderBytes = 30;
-constexpr uint32_t kMax32 = 0xFFFFFFFF;
+constexpr uint64_t kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20, kEntryBytes = 46;
 constexpr uint16_t kMaskedHeader = 1 << 13;
 constexpr uint32_t kFolderAttribute = 0x10;  // the MS-DOS attribute
 

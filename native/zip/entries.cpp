@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "zip/directory.hpp"
+#include "zip/numbers.hpp"
 
 // Offsets and signatures are those of PKWARE's APPNOTE 6.3, sections 4.3.7 (local header) and 4.3.9 (descriptor).
 
@@ -13,8 +14,6 @@ namespace fastio {
 
 namespace {
 
-constexpr uint64_t kHeaderBytes = 30;
-constexpr uint32_t kMax32 = 0xFFFFFFFF;
 constexpr uint16_t kHasDescriptor = 1 << 3;
 
 // Returns where a record's data starts according to its local header.

@@ -5,14 +5,14 @@
 #include <stdexcept>
 
 #include "checksum/crc32.hpp"
+#include "zip/numbers.hpp"
 
 namespace fastio {
 
 namespace {
 
-constexpr uint32_t kMax32 = 0xFFFFFFFF;
 constexpr uint16_t kUtf8 = 0x0800, kDescribed = 0x0008;  // flags: UTF-8 names; a descriptor follows the data
-constexpr uint64_t kHeaderBytes = 30, kCrcInDescriptor = 4, kCrcInEntry = 16;
+constexpr uint64_t kCrcInDescriptor = 4, kCrcInEntry = 16;
 constexpr uint16_t kMadeBy = 0x031E, kNeeded = 45;
 
 // Builds a sequence of little-endian fields.

@@ -16,12 +16,14 @@ import pytest
 
 import fastio
 import fastio._native as native
+from fastio_command.commands import cli
 
 PACKAGED = {".cpp", ".css", ".csv", ".cu", ".hpp", ".jinja", ".json", ".py", ".pyi", ".typed"}
 HEAVY = {"click", "cupy", "hypothesis", "kvikio", "matplotlib", "nvidia", "pytest", "rich", "safetensors", "statistics"}
 HEAVY_ROOMS = (
     "fastio_bench",
     "fastio.cli",
+    "fastio_command",
     "fastio.devices.simulated",
     "fastio.testing",
     *(f"fastio.backends.{tool}" for tool in ("dali", "gds", "pinned")),
@@ -33,6 +35,23 @@ before = set(sys.modules)
 import fastio
 print(*sorted(set(sys.modules) - before))
 """
+ANSWERED = """
+import sys, {package} as package
+sys.argv[1:] = {arguments}
+try:
+    package.main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+print(*sys.modules)
+"""
+SUBCOMMANDS = [("dictionaries", "tune"), *((name,) for name in sorted(cli.commands))]
+HELP = [
+    ("fastio", "--version"),
+    ("fastio", "--help"),
+    *(("fastio", *name, "--help") for name in SUBCOMMANDS),
+    ("fastio-bench", "--version"),
+    ("fastio-bench", "--help"),
+]
 SAVE_AND_LOAD = """
 import fastio, fastio._native, torch
 print(fastio.__file__, fastio._native.__file__)
@@ -48,9 +67,16 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
+def failed(*command: str | Path, cwd: Path) -> str:
+    """What a command that must fail prints on stderr."""
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode != 0, done.stdout
+    return done.stderr
+
+
 def package_files(root: Path) -> set[str]:
     """The files of the packages in the source tree ``root``, by their installed names."""
-    packages = [root / "fastio", root / "fastio_bench"]
+    packages = [root / name for name in ("fastio", "fastio_bench", "fastio_command")]
     found = (path for package in packages for path in package.rglob("*") if path.suffix in PACKAGED)
     return {path.relative_to(root).as_posix() for path in found}
 
@@ -106,7 +132,7 @@ def test_installed_package_has_all_files_and_metadata(repository: Path) -> None:
     assert installed.metadata["License-Expression"] == "Apache-2.0"
     entries = {(entry.group, entry.name, entry.value) for entry in installed.entry_points}
     assert entries == {
-        ("console_scripts", "fastio", "fastio.cli:main"),
+        ("console_scripts", "fastio", "fastio_command:main"),
         ("console_scripts", "fastio-bench", "fastio_bench:main"),
         ("sglang.srt.plugins", "fastio", "fastio.integrations.sglang:register"),
         ("vllm.general_plugins", "fastio", "fastio.integrations.vllm:register"),
@@ -117,6 +143,31 @@ def test_import_loads_no_heavy_modules(tmp_path: Path) -> None:
     modules = run(sys.executable, "-c", NEWLY_IMPORTED, cwd=tmp_path).split()
     assert "fastio" in modules
     assert [m for m in modules if m.split(".")[0] in HEAVY or m.startswith(HEAVY_ROOMS)] == []
+
+
+def test_import_at_the_root_of_a_clone_says_what_to_do(repository: Path, tmp_path: Path) -> None:
+    """The source tree has no native part. A copy stands for the clone, which may have been built in place."""
+    clone = tmp_path / "clone"
+    ignored = shutil.ignore_patterns("__pycache__", "_native*.so")
+    shutil.copytree(repository / "fastio", clone / "fastio", symlinks=True, ignore=ignored)
+    said = failed(sys.executable, "-c", "import fastio", cwd=clone)
+    assert f"ImportError: this fastio ({clone / 'fastio'}) has no native part for Python" in said
+    (clone / "native").mkdir()
+    (clone / "native" / "CMakeLists.txt").touch()
+    said = failed(sys.executable, "-c", "import fastio", cwd=clone)
+    assert f"ImportError: this fastio is the source tree ({clone / 'fastio'})" in said
+    assert f"run `pip install {clone}` once, then start Python in another folder than {clone}" in said
+    assert "partially initialized" not in said
+    assert "ModuleNotFoundError" not in said
+
+
+@pytest.mark.parametrize("words", HELP, ids=" ".join)
+def test_help_imports_no_torch(words: tuple[str, ...], tmp_path: Path) -> None:
+    """``--help`` of the commands and of each subcommand, and ``--version``: torch takes seconds to import."""
+    package = {"fastio": "fastio_command", "fastio-bench": "fastio_bench"}[words[0]]
+    modules = run(sys.executable, "-c", ANSWERED.format(package=package, arguments=list(words[1:])), cwd=tmp_path)
+    assert "click" in modules.splitlines()[-1].split()
+    assert not {"torch", "numpy", "fastio"} & set(modules.splitlines()[-1].split())
 
 
 def public(names: list[str]) -> set[str]:

@@ -28,19 +28,21 @@ PATIENCE = 120  # seconds
 # Imports once, then runs each line's command in a process of its own that leads a session, as a terminal's shell does.
 # Sizes are tiny, and training goes on until it is interrupted.
 NURSERY = """
-import atexit, faulthandler, json, os, signal, sys
+import atexit, faulthandler, importlib, json, os, signal, sys
 from dataclasses import replace
 
 import torch._dynamo  # the first optimizer imports it, which takes seconds
 
 from fastio_bench import cli
-from fastio_bench import commands
+from fastio_bench.commands import SUBCOMMANDS
 from fastio_bench.contend import command as contend_command
 from fastio_bench.contend import contention
 from fastio_bench.machine import bandwidth_loads
 from fastio_bench.tools import command as tools_command
 from fastio_bench.workloads.training_models import Size
 
+for module, _ in SUBCOMMANDS.values():
+    importlib.import_module(f"fastio_bench.{module}")
 for number in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)  # whoever runs the tests in a shell's background hands on ignored ones
 bandwidth_loads.LEAST_NBYTES, bandwidth_loads._CACHES, bandwidth_loads._WINDOW = 8 << 20, 0, 0.02

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 import fastio
 from fastio import dicts
-from fastio.cli.commands import cli
+from fastio_command.commands import cli
 
 
 def run(*arguments: object, status: int = 0, input: str | None = None) -> Result:
@@ -196,7 +196,7 @@ def test_a_terminal_without_unicode(tmp_path: Path) -> None:
     """Names that stdout cannot encode are escaped."""
     fastio.save({"漢": torch.ones(1)}, tmp_path / "x.safetensors")
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
-    command = [sys.executable, "-P", "-m", "fastio.cli", "inspect", str(tmp_path / "x.safetensors")]
+    command = [sys.executable, "-P", "-m", "fastio_command", "inspect", str(tmp_path / "x.safetensors")]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert r"\u6f22 " in ended.stdout

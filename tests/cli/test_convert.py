@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from click.testing import CliRunner, Result
 
-from fastio.cli.commands import cli
+from fastio_command.commands import cli
 
 
 def run(*arguments: object, status: int = 0) -> Result:

@@ -14,8 +14,8 @@ import torch
 from click.testing import CliRunner, Result
 
 import fastio
-from fastio.cli.commands import cli
 from fastio.formats.pt.pickle_outline import outline
+from fastio_command.commands import cli
 
 
 def run(*arguments: object, status: int = 0) -> Result:

@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner, Result
 
 import fastio
-from fastio.cli.commands import cli
+from fastio_command.commands import cli
 
 INDEX = "model.safetensors.index.json"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -17,9 +18,9 @@ import torch
 from click.testing import CliRunner, Result
 
 import fastio
-from fastio.cli.commands import cli
 from fastio.inspect import values
 from fastio.inspect.listing import contents
+from fastio_command.commands import cli
 
 NAN, INF = float("nan"), float("inf")
 
@@ -31,7 +32,7 @@ def run(*arguments: object, status: int = 0) -> Result:
 
 
 def process(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "fastio.cli", *map(str, arguments)]
+    command = [sys.executable, "-P", "-m", "fastio_command", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -65,7 +66,7 @@ class TestVerify:
         assert (first["status"], first["record"], first["tensors"]) == ("damaged", "data/0", ["w", "v"])
         assert second["status"] == "verified"
         assert result.stderr.count("\n") == 1
-        assert all(word in result.stderr for word in (str(saved), "data/0", "CRC-32", "tensors in it: w, v"))
+        assert all(word in result.stderr for word in (str(saved), "data/0", "CRC-32", "(tensors 'w', 'v')"))
         ended = process("verify", saved)
         assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
 
@@ -94,8 +95,11 @@ class TestDiff:
         tensors = {"w": torch.randn(3, 4), "n": torch.tensor([NAN, INF, -INF, 0.0]), "e": torch.empty(0, 2)}
         fastio.save(tensors, tmp_path / "a.pt")
         fastio.save(tensors, tmp_path / "a.safetensors")
-        assert run("diff", tmp_path / "a.pt", tmp_path / "a.safetensors").output == ""
-        assert json.loads(run("diff", tmp_path / "a.pt", tmp_path / "a.safetensors", "--json").stdout) == []
+        said = run("diff", tmp_path / "a.pt", tmp_path / "a.safetensors").output
+        assert re.fullmatch(r"equal: \d+ tensors?, .*bytes.*\n", said)
+        found = json.loads(run("diff", tmp_path / "a.pt", tmp_path / "a.safetensors", "--json").stdout)
+        assert found["equal"]
+        assert found["differences"] == []
 
     def test_tensors_without_names(self, tmp_path: Path) -> None:
         np.save(tmp_path / "a.npy", np.arange(6.0))
@@ -117,7 +121,9 @@ class TestDiff:
         }
         torch.save({**first, "values": torch.tensor([1.0, NAN, 4.0, NAN, INF])}, one)
         torch.save({**second, "values": torch.tensor([1.0, NAN, 5.0, 1.0, INF])}, other)
-        found = {line["name"]: line for line in json.loads(run("diff", one, other, "--json", status=1).stdout)}
+        found = {
+            line["name"]: line for line in json.loads(run("diff", one, other, "--json", status=1).stdout)["differences"]
+        }
         kinds = {name: line["kind"] for name, line in found.items()}
         assert kinds == {
             "shape": "shape",
@@ -129,7 +135,8 @@ class TestDiff:
         assert (found["values"]["differing"], found["values"]["total"], found["values"]["one_nan"]) == (2, 5, 1)
         assert (found["values"]["max_absolute"], found["values"]["max_relative"]) == (1.0, 0.2)
         text = run("diff", one, other, status=1).stdout
-        assert "values: 2 of 5 elements differ, by at most 1, relatively 0.2; 1 are NaN on one side" in text
+        assert "values: 2 of 5 elements differ, by at most 1" in text
+        assert ", relatively 0.2; 1 are NaN on one side" in text
         assert "shape: shape: float32 [6], float32 [5]" in text
         assert process("diff", one, other).returncode == 1
 
@@ -157,6 +164,36 @@ class TestDiff:
         assert values.compare(one, one).elements == 0
         assert values.compare(one, other).elements == one.numel()
 
+    @pytest.mark.parametrize(
+        ("atol", "rtol", "elements"), [(0.0, 0.0, 3), (0.1, 0.0, 2), (0.0, 0.1, 2), (0.1, 0.1, 1), (9e9, 9e9, 1)]
+    )
+    def test_tolerances_are_those_of_allclose(self, atol: float, rtol: float, elements: int) -> None:
+        one = torch.tensor([0.05, 100.0, INF, 1.0, NAN], dtype=torch.float64)
+        other = torch.tensor([0.0, 101.0, 1.0, 1.0, NAN], dtype=torch.float64)
+        found = values.compare(one, other, atol, rtol)
+        assert found.elements == elements == int((~torch.isclose(one, other, rtol, atol, equal_nan=True)).sum())
+        assert values.compare(torch.tensor([1, 5]), torch.tensor([2, 9]), atol, rtol).elements == int(
+            (~torch.isclose(torch.tensor([1, 5]), torch.tensor([2, 9]), rtol, atol)).sum()
+        )
+
+    def test_last_line_says_equal_or_how_far_apart(self, tmp_path: Path) -> None:
+        one, other = tmp_path / "a.pt", tmp_path / "b.pt"
+        weight = torch.zeros(4, 5)
+        fastio.save({"module.w": weight, "module.b": weight}, one)
+        changed = weight.clone()
+        changed[2, 3] = 0.5
+        fastio.save({"w": changed, "b": weight}, other)
+        last = run("diff", one, other, "--strip-prefix", "module.", status=1).stdout.splitlines()[-1]
+        assert last == "different: 1 of 2 tensors; farthest apart: w[2, 3], by 0.5"
+        same = run("diff", one, other, "--strip-prefix", "module.", "--atol", 0.5).stdout
+        assert same == "equal within the tolerances: 2 tensors, 160 bytes\n"
+        assert run("diff", one, one).stdout == "equal: 2 tensors, 160 bytes\n"
+        assert "only in the first" in run("diff", one, other, status=1).stdout
+        found = json.loads(run("diff", one, other, "--strip-prefix", "module.", "--json", status=1).stdout)
+        assert (found["equal"], found["tensors"], found["differences"][0]["where"]) == (False, [2, 2], [2, 3])
+        fastio.save({"module.w": weight, "w": weight}, other)
+        assert "two tensors have the name 'w'" in run("diff", one, other, "--strip-prefix", "module.", status=2).stderr
+
     def test_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The same result however the tensors are divided, also for expanded and transposed ones."""
         monkeypatch.setattr(values, "PART", 7)
@@ -166,6 +203,7 @@ class TestDiff:
         for turn in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
             found = values.compare(one.permute(turn), other.permute(turn))
             assert (found.elements, found.total) == (1, 120)
+            assert found.where == tuple((3, 2, 1)[dim] for dim in turn)
         assert values.compare(torch.ones(1).expand(10, 10), torch.zeros(1).expand(10, 10)).elements == 100
 
     def test_damaged_record_is_no_difference_but_an_error(self, saved: Path, tmp_path: Path) -> None:
@@ -225,7 +263,7 @@ class TestBadInput:
                     assert result.exit_code in (0, 1, 2)
 
     def test_reader_that_leaves_early(self, saved: Path) -> None:
-        command = [sys.executable, "-P", "-m", "fastio.cli", "inspect", str(saved)]
+        command = [sys.executable, "-P", "-m", "fastio_command", "inspect", str(saved)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
             assert child.stdout
             assert child.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
@@ -555,3 +556,54 @@ def test_the_best_tool_of_a_file_follows_the_times_of_all_processes(folder: Path
         dicts.forget()
     (size,) = kept(folder)["contexts"][0]["sizes"].values()
     assert size["best"] == "posix"
+
+
+def with_many_contexts(folder: Path) -> dict[str, Any]:
+    """The file of a machine on which much was saved and loaded: 101 contexts."""
+    fill(dicts.default("save", str(folder.parent)), {"uring": 0.001})
+    dicts.flush()
+    (path,) = folder.glob("*.json")
+    plain = kept(folder)
+    (own,) = plain["contexts"]
+    others = [{**own, "format": f"of plug-in {number}"} for number in range(100)]
+    path.write_text(json.dumps({**plain, "contexts": [*others, own]}))
+    dicts.forget()
+    return plain
+
+
+def test_a_write_leaves_contexts_of_other_programs_as_they_are(folder: Path) -> None:
+    (own,) = with_many_contexts(folder)["contexts"]
+    fill(dicts.default("save", str(folder.parent)), {"uring": 0.001, "posix": 0.002})
+    dicts.flush()
+    contexts = {context["format"]: context for context in kept(folder)["contexts"]}
+    assert len(contexts) == 101
+    assert all(contexts[f"of plug-in {number}"]["sizes"] == own["sizes"] for number in range(100))
+    ((size, _),) = own["sizes"].items()
+    assert set(contexts["pt"]["sizes"][size]["microseconds"]) == {"uring", "posix"}
+    other = SAVE._replace(format="of plug-in 7")
+    known = dicts.default("save", str(folder.parent)).times(other, MIB, ["uring"])["uring"]
+    assert known == pytest.approx(0.001, rel=0.3)
+
+
+def test_reading_and_writing_start_no_collection_of_all_objects(folder: Path) -> None:
+    # It looks at all of torch's objects, for 100 ms, in which the caller of a small save waits.
+    with_many_contexts(folder)
+    found: list[int] = []
+
+    def count(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            found.append(info["generation"])
+
+    before = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(200, 1, 1)
+    gc.callbacks.append(count)
+    try:
+        dictionary = dicts.default("save", str(folder.parent))
+        dictionary.observe(SAVE, MIB, "uring", 0.001)
+        dicts.flush()
+    finally:
+        gc.callbacks.remove(count)
+        gc.set_threshold(*before)
+    assert found
+    assert max(found) == 0

@@ -112,14 +112,20 @@ def test_no_more_than_read_ahead_is_read_and_not_taken(tmp_path: Path) -> None:
 
 def test_without_read_ahead_a_stream_takes_a_share_of_the_free_memory(tmp_path: Path, monkeypatch: Any) -> None:
     save_two(tmp_path)
-    with open(tmp_path / "memory.max", "w") as file:
-        file.write("16777216\n")
-    monkeypatch.setattr("fastio.models.stream_memory._CGROUP_LIMIT", str(tmp_path / "memory.max"))
+    monkeypatch.setattr("fastio.models.stream_memory.available_memory", lambda: 16 * MIB)
     with fastio.safe_open(files(tmp_path)) as file, fastio.record() as transfers:
         stream = file.tensors()
         next(stream)
         wait_for_readers()
         assert MIB < sum(transfer.nbytes for transfer in transfers) <= 2 * MIB + 64 * 4096
+
+
+def test_a_stream_goes_on_where_no_memory_is_left(tmp_path: Path, monkeypatch: Any) -> None:
+    everything = save_two(tmp_path)
+    monkeypatch.setattr("fastio.models.stream_memory.available_memory", lambda: 0)
+    with fastio.safe_open(files(tmp_path)) as file:
+        for name, tensor in file.tensors():
+            assert torch.equal(tensor, everything[name])
 
 
 def test_an_iteration_that_is_left_early_ends_its_thread(tmp_path: Path) -> None:

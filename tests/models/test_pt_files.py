@@ -14,7 +14,7 @@ import torch
 from click.testing import CliRunner
 
 import fastio
-from fastio.cli.commands import cli
+from fastio_command.commands import cli
 from objects import DTYPES, assorted, same, same_bits, tensor_of
 
 INDEX = "pytorch_model.bin.index.json"

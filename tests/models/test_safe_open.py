@@ -263,8 +263,8 @@ def test_a_closed_reader_says_so(tmp_path: Path) -> None:
 
 def test_bad_arguments(tmp_path: Path) -> None:
     fastio.save_file({"a": torch.ones(3)}, tmp_path / "a")
-    with pytest.raises(ValueError, match="framework='np'"):
-        fastio.safe_open(tmp_path / "a", framework="np")
+    with pytest.raises(ValueError, match="framework='tf'"):
+        fastio.safe_open(tmp_path / "a", framework="tf")  # type: ignore[call-overload]
     with pytest.raises(RuntimeError, match="foo"):
         fastio.safe_open(tmp_path / "a", device="foo")
     with pytest.raises(ValueError, match="nope"):

@@ -125,7 +125,9 @@ def test_late_write_waits_for_the_stream_that_computed_the_tensor() -> None:
         with joined(producer):
             tensor = torch.full((400,), index + 1, dtype=torch.uint8, device="simulated")
             storage, kind = tensor.untyped_storage(), devices.of("simulated")
-            one = SavedTensor(step, index, index, storage, Span(0, 400), witness_of(tensor), kind, producer)
+            one = SavedTensor(
+                step, index, index, storage, 400, Span(0, 400), witness_of(tensor), tensor.device, kind, producer
+            )
             saved_tensors.append(one)
             tier.move_out(one, limit=1200)
     with torch.simulated.stream(other):

@@ -18,6 +18,7 @@ from fastio.offload import Offload
 from fastio.offload.plot import draw
 from fastio.offload.report import Event, Iteration, Report, Traffic
 from fastio.offload.simulation.timeline import Timeline, Transfer
+from fastio.runtime.installation import pip_install
 
 pytest.importorskip("matplotlib")
 
@@ -143,4 +144,4 @@ except fastio.ToolUnavailableError as error:
 """
     ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
     assert "'matplotlib' is unavailable" in ended.stdout
-    assert "pip install 'fastio[bench]'" in ended.stdout
+    assert pip_install("bench", "matplotlib") in ended.stdout

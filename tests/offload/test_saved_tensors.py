@@ -18,7 +18,6 @@ import fastio
 from fastio.errors import FastIOError
 from fastio.offload import BlockStore
 from fastio.offload.autograd.hooks import Handle
-from fastio.offload.autograd.operators import PendingMoves
 from fastio.offload.autograd.trace import SavedRecord, Trace
 from fastio.offload.planning.planner import _REMEMBERED, Planner
 from fastio.offload.stores.staged_store import StagedStore
@@ -308,17 +307,6 @@ def test_special_file_as_store_raises_an_error(special: str, policy: str, tmp_pa
         fastio.Offload(store=place, policy=policy)
     with pytest.raises(ValueError, match=f"is a {special}"):
         BlockStore(place)
-
-
-def test_pending_moves_are_returned_once_and_by_thread() -> None:
-    waiting, moves = PendingMoves(), [object() for _ in range(4)]
-    for operator, move in zip([(1, 5), (1, 5), (2, 9), (1, 6)], moves, strict=True):
-        waiting.add(operator, move)  # type: ignore[arg-type]
-    assert waiting.take((1, 5)) == [moves[3]]
-    assert waiting.take((1, 7)) == moves[:2]
-    assert waiting.take((2, 9)) == []
-    assert waiting.take() == [moves[2]]
-    assert waiting.take() == []
 
 
 TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] = {

@@ -24,6 +24,8 @@ from typing import Any
 
 import pytest
 
+from fastio_bench.commands import SUBCOMMANDS
+
 _AT_START = ("LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON")
 _IMPORTED = (
     "numpy",
@@ -32,7 +34,7 @@ _IMPORTED = (
     "torch._dynamo",  # the first optimizer imports it
     "fastio",
     "fastio.offload",
-    "fastio_bench.commands",
+    *(f"fastio_bench.{module}" for module, _ in SUBCOMMANDS.values()),
     "fastio_bench.harness.fresh_process_child",
     "fastio_bench.offload.training_job",
 )

@@ -23,6 +23,7 @@ from accelerators import DEVICE
 from fastio.backends.gds import GdsTransport
 from fastio.devices import cuda_extras
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
+from fastio.runtime.installation import pip_install
 from fastio.testing import TransportContract
 from fastio.testing.layouts import MIB, PAGE, Layout, Run
 from fastio.transports import registry
@@ -88,9 +89,9 @@ def test_without_kvikio_the_tool_names_the_package_to_install() -> None:
 @pytest.mark.parametrize(
     ("cuda", "named"),
     [
-        ("12.8", "pip install 'fastio[gds]'"),
-        ("13.0", "pip install 'fastio[gds13]'"),
-        (None, "pip install 'fastio[gds]' for CUDA 12, pip install 'fastio[gds13]' for CUDA 13"),
+        ("12.8", pip_install("gds")),
+        ("13.0", pip_install("gds13")),
+        (None, f"{pip_install('gds')} for CUDA 12, {pip_install('gds13')} for CUDA 13"),
     ],
 )
 def test_cure_names_the_extra_for_the_cuda_of_torch(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from fastio._native import crc32 as crc32_of
 from fastio.checkpoint.folder.regular_file import opened_regular
-from fastio.errors import CheckpointError, CorruptFileError, quoted
+from fastio.errors import CheckpointError, CorruptFileError, kind_of, quoted
 from fastio.files.atomic_file import AtomicFile
 from fastio.files.full_write import write_all
 from fastio.formats.small_reads import read_at
@@ -88,7 +88,7 @@ def checked_metadata(metadata: Any) -> dict[str, Any]:
     if metadata is None:
         return {}
     if not isinstance(metadata, dict):
-        raise TypeError(f"metadata is a {type(metadata).__name__}: expected a dict that JSON can hold")
+        raise TypeError(f"metadata is {kind_of(metadata)}: expected a dict that JSON can hold")
     kept: dict[str, Any] = json.loads(json.dumps(metadata, allow_nan=False))
     _require_unchanged(metadata, kept, "metadata")
     return kept
@@ -109,7 +109,7 @@ def _require_unchanged(value: Any, kept: Any, path: str) -> None:
             _require_unchanged(entry, kept_entry, f"{path}[{number}]")
     elif value != kept:
         raise TypeError(
-            f"{path} is a {type(value).__name__}, which JSON returns as a {type(kept).__name__}: use that, or put it "
+            f"{path} is {kind_of(value)}, which JSON returns as {kind_of(kept)}: use that, or put it "
             "into the state, which keeps types"
         )
 

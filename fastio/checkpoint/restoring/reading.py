@@ -25,12 +25,14 @@ from fastio.checkpoint.restoring.step_memory import StepMemory, StepRecords
 from fastio.engine.background_job import Progress
 from fastio.engine.extent_reads import read_extents
 from fastio.engine.record_checksums import checksum, verify_records
-from fastio.errors import CorruptFileError, FormatError
+from fastio.errors import CorruptFileError, FormatError, TransferError, put_before
 from fastio.formats.pt import torch_probe
 from fastio.formats.pt.reader import Archive, NeedsTorchError, Reader, crc_mismatch, open_archive, unpickle
+from fastio.formats.pt.tensor_names import name_tensors_by
 from fastio.results import publish
 from fastio.runtime.gc_pause import gc_paused
-from fastio.sizes import format_size
+from fastio.runtime.handled_errors import HandledErrors
+from fastio.sizes import exact_size, format_size
 from fastio.transports.transport import Extent, Span
 
 _log = logging.getLogger("fastio.checkpoint")
@@ -67,7 +69,13 @@ def read_step(folder: str, manifest: Manifest, request: RestoreRequest) -> Resto
     began = time.perf_counter()
     require_memory(request.into)
     read = _read_by_torch if torch_probe.unsupported_reason() else _read
-    state, (tool, route, nbytes) = read(folder, manifest, request)
+    try:
+        state, (tool, route, nbytes) = read(folder, manifest, request)
+    except (CorruptFileError, TransferError):
+        raise  # names the file
+    except Exception as error:
+        put_before(error, f"{folder}: ")
+        raise
     seconds = time.perf_counter() - began
     _log.info(
         "step %d restored: %s in %.2f s, %.0f MB/s by %s (%s)",
@@ -93,12 +101,14 @@ def _read(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any
         new = [*zip(files, map(memory.new_extents, numbers), strict=True)]
         live = [*zip(files, map(memory.live_extents, numbers), strict=True)]
         reads = _Reads(request, sum(extent.nbytes for _, (extents, _) in (*new, *live) for extent in extents))
-        reads.fill(new)
+        with HandledErrors(CorruptFileError, lambda error: name_tensors_by(error, step.pickle)):
+            reads.fill(new)
         state = _unpickled(step, memory, request)
         if request.into is None:
             return Links().relink(state) if MARK.encode() in step.pickle else state, reads.summary
         apply = bind(request.into, state)
-        reads.fill(live)
+        with HandledErrors(CorruptFileError, lambda error: name_tensors_by(error, step.pickle)):
+            reads.fill(live)
         return apply(), reads.summary
 
 
@@ -137,7 +147,8 @@ def _check_records(step: StepRecords, number: int, size: int) -> None:
     archive = step.files[number]
     if not archive.has_storage_crcs:
         raise CorruptFileError(archive.path, None, "its bytes are not those that were written")
-    verify_records(archive, step.read_from(number), size)
+    with HandledErrors(CorruptFileError, lambda error: name_tensors_by(error, step.pickle)):
+        verify_records(archive, step.read_from(number), size)
     found = outline(step.pickle) if number == 0 else None
     missing = records_of(found.tree) - step.archive.records.keys() if found is not None else set()
     if missing:
@@ -153,7 +164,9 @@ def _opened(folder: str, file: File) -> Iterator[Archive]:
             fd, size = held.enter_context(opened_regular(path))
             if size != file.nbytes:
                 raise CorruptFileError(
-                    path, None, f"has {size} bytes, expected {file.nbytes}: it was cut short or altered"
+                    path,
+                    None,
+                    f"has {exact_size(size)}, expected {exact_size(file.nbytes)}: it was cut short or altered",
                 )
             archive = open_archive(path, fd, size, read_local_headers=True)
         except FileNotFoundError:

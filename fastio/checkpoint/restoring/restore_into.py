@@ -13,12 +13,14 @@ from fastio.checkpoint.restoring.load_state_dicts import has_load_hooks, tensors
 from fastio.checkpoint.restoring.relinking import Links
 from fastio.checkpoint.restoring.restore_targets import is_restored_in_place, takes_values
 from fastio.checkpoint.state import attributes_of, entries, find_holders, is_container, is_stateful, like
-from fastio.errors import CheckpointError, quoted, shortened
+from fastio.errors import CheckpointError, kind_of, put_before, quoted, shortened
 from fastio.memory.raw_memory import mark_overwritten
+from fastio.sizes import exact_size
 
 Apply = Callable[[], Any]
 """Changes the live object, and returns the object that belongs in its place."""
 
+_CURE = "expected into= to have the shape of what was saved: restore() without into= shows that"
 _DICTS = (dict, OrderedDict, Counter, defaultdict)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -65,7 +67,7 @@ class _Binding:
 
     def bind(self, live: Any, saved: Any, path: str) -> Apply:
         if is_stateful(live):
-            return lambda: _loaded(live, saved)
+            return lambda: _loaded(live, saved, path)
         if isinstance(live, torch.Tensor):
             return self._bind_tensor(live, saved, path)
         if isinstance(live, torch.Generator):
@@ -99,10 +101,8 @@ class _Binding:
         if not takes_values(live) or (isinstance(saved, torch.Tensor) and not takes_values(saved)):
             return lambda: self._links.relink(saved)
         if not isinstance(saved, torch.Tensor) or saved.shape != live.shape:
-            found = (
-                f"a tensor of shape {tuple(saved.shape)}" if isinstance(saved, torch.Tensor) else type(saved).__name__
-            )
-            raise CheckpointError(f"{path} is a tensor of shape {tuple(live.shape)}, but {found} was saved")
+            found = f"a tensor of shape {tuple(saved.shape)}" if isinstance(saved, torch.Tensor) else kind_of(saved)
+            raise CheckpointError(f"{path} is a tensor of shape {tuple(live.shape)}, but {found} was saved; {_CURE}")
         if live.is_meta != saved.is_meta:
             raise CheckpointError(
                 f"{path} is on {live.device}, but a tensor on {saved.device} was saved, and the meta device has no "
@@ -126,14 +126,14 @@ class _Binding:
 
     def _bind_dict(self, live: dict[Any, Any], saved: Any, path: str) -> Apply:
         if not isinstance(saved, dict):
-            raise CheckpointError(f"{path} is a dict, but {type(saved).__name__} was saved")
+            raise CheckpointError(f"{path} is a dict, but {kind_of(saved)} was saved; {_CURE}")
         self._links.add(saved, live)
         values = dict(entries(saved))
         parts = {}
         for key, value in entries(live):
             if key not in values:
                 there = shortened(", ".join(map(quoted, values)))
-                raise CheckpointError(f"{path}[{quoted(key)}] was not saved: there are {there}")
+                raise CheckpointError(f"{path}[{quoted(key)}] was not saved: there are {there}; {_CURE}")
             parts[key] = self.bind(value, values[key], f"{path}[{key!r}]")
 
         def apply() -> dict[Any, Any]:
@@ -148,8 +148,8 @@ class _Binding:
 
     def _bind_sequence(self, live: Any, saved: Any, path: str) -> Apply:
         if not isinstance(saved, (list, tuple)) or len(saved) != len(live):
-            found = f"{len(saved)}" if isinstance(saved, (list, tuple)) else type(saved).__name__
-            raise CheckpointError(f"{path} has {len(live)} entries, but {found} was saved")
+            found = f"one of {len(saved)}" if isinstance(saved, (list, tuple)) else kind_of(saved)
+            raise CheckpointError(f"{path} has {len(live)} entries, but {found} was saved; {_CURE}")
         self._links.add(saved, live)
         pairs = zip(entries(live), entries(saved), strict=True)
         parts = [self.bind(entry, value, f"{path}[{at}]") for (at, entry), (_, value) in pairs]
@@ -210,9 +210,13 @@ class _Once:
         return self._result
 
 
-def _loaded(live: Any, state: Any) -> Any:
+def _loaded(live: Any, state: Any, path: str) -> Any:
     # Tensors that were filled in place are copied onto themselves, which torch skips; hooks and checks still run.
-    live.load_state_dict(state)
+    try:
+        live.load_state_dict(state)
+    except Exception as error:
+        put_before(error, f"{path}, {kind_of(live)}, cannot take the state that was saved for it: ")
+        raise
     return live
 
 
@@ -246,6 +250,7 @@ def _require_memory(live: torch.Tensor, path: str) -> None:
     needed = (last + 1) * live.element_size()
     if (found := live.untyped_storage().nbytes()) < needed:
         raise CheckpointError(
-            f"{path} is a tensor of shape {tuple(live.shape)} whose storage has {found} bytes, expected {needed}: its "
+            f"{path} is a tensor of shape {tuple(live.shape)} whose storage has {exact_size(found)}, expected "
+            f"{exact_size(int(needed))}: its "
             "memory was freed; give it back before the restore (untyped_storage().resize_)"
         )

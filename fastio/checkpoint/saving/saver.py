@@ -20,9 +20,9 @@ from fastio.checkpoint.saving.chunked_save import ChunkMemory
 from fastio.checkpoint.saving.picklers import pickle_module_for
 from fastio.checkpoint.saving.snapshot import Snapshot, Storage
 from fastio.checkpoint.saving.writing import Task, write_step
-from fastio.checkpoint.state import capture
+from fastio.checkpoint.state import capture, entries, is_container
 from fastio.checkpoint.training_pause import TrainingPause
-from fastio.errors import CheckpointError
+from fastio.errors import CheckpointError, kind_of, put_before, quoted
 from fastio.formats.pt import torch_probe
 from fastio.formats.pt.records import Records, pickled
 from fastio.progress import shown
@@ -60,6 +60,25 @@ def _require_memory(small: Sequence[tuple[str, bytes]], storages: Sequence[Stora
         )
 
 
+def _pickled(tree: Any, module: Any, where: str) -> tuple[Sequence[tuple[str, bytes]], Sequence[Storage], Any]:
+    """The records of a tree. An error names the step and the entry that cannot be pickled."""
+    try:
+        return pickled(tree, _PICKLE_PROTOCOL, pickle_module=module)
+    except Exception as error:
+        put_before(error, f"{where}: {_unpicklable(tree, module)} cannot be saved: ")
+        raise
+
+
+def _unpicklable(tree: Any, module: Any, path: str = "state") -> str:
+    """The place in a tree of the first thing that cannot be pickled, and what it is."""
+    for key, value in entries(tree) if is_container(tree) else ():
+        try:
+            pickled(value, _PICKLE_PROTOCOL, pickle_module=module)
+        except Exception:
+            return _unpicklable(value, module, f"{path}[{quoted(key)}]")
+    return f"{path}, {kind_of(tree)},"
+
+
 class Saver:
     """Saves steps into a folder, one at a time. It holds the folder's lock until it is closed and all work is done."""
 
@@ -79,6 +98,16 @@ class Saver:
         """Whether a step is still being written."""
         return self._background_write is not None and self._background_write.is_working
 
+    def described(self) -> list[str]:
+        """Its main settings, in words."""
+        settings = self._settings
+        return [
+            "keeps all steps" if settings.keep is None else f"steps kept: {settings.keep}",
+            *([] if settings.keep_every is None else [f"multiples of {settings.keep_every} stay"]),
+            "asynchronous" if settings.asynchronous else "synchronous",
+            *(["incremental"] if settings.incremental else []),
+        ]
+
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
         """Save a step after the step before is written; raises the error of that step, if it had one."""
         self.wait()
@@ -94,7 +123,7 @@ class Saver:
             if torch_probe.unsupported_reason():
                 image = torch_fallback.image_of(tree, module)
             else:
-                small, storages, _ = pickled(tree, _PICKLE_PROTOCOL, pickle_module=module)
+                small, storages, _ = _pickled(tree, module, f"{self._steps.path}: step {step}")
                 _require_memory(small, storages)
         base, self._base = self._base, None
         task = Task(

@@ -29,6 +29,7 @@ from fastio.formats.pt import writer
 from fastio.formats.pt.reader import open_archive
 from fastio.formats.pt.records import Records
 from fastio.results import SaveResult
+from fastio.sizes import exact_size
 
 _FULL, _CHANGES = "state", "changes"
 
@@ -174,7 +175,9 @@ def _check(path: str, file: File, layout: Layout, values: Sequence[int], read_ba
     """Compare the file on the disk with what was written: its directory, and with ``read_back`` every byte of it."""
     with opened(path) as (fd, size):
         if size != file.nbytes:
-            raise CorruptFileError(path, None, f"has {size} bytes after it was written, expected {file.nbytes}")
+            raise CorruptFileError(
+                path, None, f"has {exact_size(size)} after it was written, expected {exact_size(file.nbytes)}"
+            )
         if read_back and checksum(path, fd, size) != file.crc32:
             raise CorruptFileError(path, None, "the disk returns other bytes than were written to it")
         found = open_archive(path, fd, size).records

@@ -48,7 +48,7 @@ def forkable_registrations() -> list[str]:
     """Registrations with pages that a forked child gets copies of: on a GPU's machine, all of them at once, by fork."""
     flagged = []  # address ranges that fork leaves out
     begin = end = 0
-    for line in Path("/proc/self/smaps").read_text(encoding="ascii", errors="replace").splitlines():
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace").splitlines():
         name, _, rest = line.partition(" ")
         if name == "VmFlags:" and "dc" in rest.split():
             flagged.append(range(begin, end))

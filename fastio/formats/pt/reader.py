@@ -23,6 +23,7 @@ from fastio.formats.pt.zip_kinds import not_torch_save
 from fastio.formats.small_reads import read_at
 from fastio.memory.load_buffers import Region
 from fastio.runtime.native_errors import translate_native_errors
+from fastio.sizes import exact_size
 
 PICKLE = "data.pkl"
 _DATA = "data/"
@@ -134,7 +135,8 @@ def crc_mismatch(path: str, record: Record) -> CorruptFileError:
     return CorruptFileError(
         path,
         record.name,
-        f"its {record.nbytes} bytes at offset {record.offset} do not match their CRC-32 ({record.crc:08x}): the file "
+        f"its {exact_size(record.nbytes)} at offset {record.offset} do not match their CRC-32 "
+        f"({record.crc:08x}): the file "
         "was damaged after it was written; restore it from a copy (verify=False loads it as it is)",
     )
 
@@ -222,7 +224,8 @@ class Reader:
         if record is None:
             raise CorruptFileError(self._archive.path, name, "is missing from the file")
         if record.nbytes != nbytes:
-            problem = f"has {record.nbytes} bytes, but the tensors that use it need {nbytes}: the file was altered"
+            sizes = f"has {exact_size(record.nbytes)}, but the tensors that use it need {exact_size(nbytes)}"
+            problem = f"{sizes}: the file was altered; restore it from a copy"
             raise CorruptFileError(self._archive.path, name, problem)
         try:
             return self._storage_of(record)

@@ -15,7 +15,7 @@ def not_torch_save(path: str, names: Collection[str], problem: str) -> FastIOErr
     """
     kind = _kind(names)
     if kind:
-        return FormatError(f"{path}: {kind}, not a file of torch.save")
+        return FormatError(f"{path}: expected a file of torch.save, found {kind}")
     if any(name.endswith("data.pkl") for name in names) or any(name.startswith("data/") for name in names):
         return CorruptFileError(path, None, f"{problem}: it was damaged, or cut and repaired; restore it from a copy")
     return FormatError(f"{path}: a zip file of another program: only torch's files can be loaded and verified")
@@ -30,6 +30,10 @@ def _kind(names: Collection[str]) -> str:
         return "an exported program; open it with torch.export.load"
     if "constants.pkl" in names:
         return "a TorchScript program; open it with torch.jit.load"
+    if any(name.endswith("model.weights.h5") for name in names):
+        return "a model of Keras; open it with keras.models.load_model"
+    if any(name.endswith((".pt", ".pth", ".ckpt", ".bin", ".safetensors")) for name in names):
+        return "a zip archive with files of tensors in it; unpack it with unzip, and name one of them"
     if names and all(name.endswith(".npy") for name in names):
         return "numpy arrays; open it with numpy.load"
     return ""

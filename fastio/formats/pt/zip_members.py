@@ -13,6 +13,7 @@ from fastio._native import ZipDirectory, crc32
 from fastio.errors import CorruptFileError
 from fastio.formats.small_reads import read_at
 from fastio.memory.load_buffers import Region
+from fastio.sizes import exact_size
 
 _CHUNK = 1 << 20
 _STORED, _DEFLATED = 0, 8  # PKWARE's APPNOTE 6.3, section 4.4.5; torch reads no other method
@@ -51,11 +52,11 @@ def _problem(path: str, fd: int, record: Region, deflated: bool, size: int) -> s
             crc = crc32(data, crc)
             found += len(data)
             if found > size:
-                return f"it has more than {size} bytes"
+                return f"it has more than {exact_size(size)}"
     except (zlib.error, EOFError) as error:
         return str(error)
     if found != size:
-        return f"it has {found} bytes, not {size}"
+        return f"it has {exact_size(found)}, not {exact_size(size)}"
     return "" if crc == record.crc else f"its CRC-32 is {crc:08x}, not {record.crc:08x}"
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from fastio.errors import FormatError, quoted
+from fastio.errors import FormatError, kind_of, quoted
 from fastio.formats import dense_tensors
 from fastio.formats.detect import LARGEST_HEADER
 from fastio.formats.key_selection import pick
@@ -24,9 +24,10 @@ from fastio.formats.safetensors import header_checksums, sidecar, tensor_table
 from fastio.formats.safetensors.dtypes import in_header
 from fastio.formats.safetensors.header_checksums import PAGE
 from fastio.formats.safetensors.tensor_checksums import TensorChecksums
-from fastio.formats.safetensors.tensor_table import CHECKSUMS, METADATA, TensorTable
+from fastio.formats.safetensors.tensor_table import ADDED, CHECKSUMS, METADATA, TensorTable
 from fastio.formats.source import Source, StorageOf
 from fastio.memory.load_buffers import Region, is_aligned
+from fastio.sizes import exact_size
 
 _SURROGATES = " (it has a lone surrogate, as of a file name that was decoded with the wrong encoding); remove it"
 
@@ -38,7 +39,7 @@ def layout(
 
     ``metadata`` is the caller's own text, stored in the header. With ``checksums`` the header has room for a CRC-32 of
     each tensor, with ``hashes`` also for a SHA-256. It then has metadata in any case, and says ``"format": "pt"`` if
-    the caller gave none: accelerate refuses metadata without it.
+    the caller gave none: accelerate refuses metadata without it. fastio reads such a file as one without metadata.
     """
     if hashes and not checksums:
         raise ValueError(f"{path}: hashes=True needs checksums=True: hashes are stored beside the CRC-32s")
@@ -98,12 +99,15 @@ def header(
     if checksums:  # first: this is how places() finds them
         in_order = [entries[name] for name in names]
         stored = names, [entry["dtype"] for entry in in_order], [entry["shape"] for entry in in_order]
-        told = {CHECKSUMS: header_checksums.reserved(stored, hashes), **({"format": "pt"} if told is None else told)}
+        value = header_checksums.reserved(stored, hashes, without_metadata=told is None)
+        told = {CHECKSUMS: value, **(ADDED if told is None else told)}
     whole = entries if told is None else {METADATA: told, **entries}
     text = json.dumps(whole, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % PAGE)
     if len(text) > LARGEST_HEADER:
-        raise FormatError(f"{path}: the header would have {len(text)} bytes, above the format's {LARGEST_HEADER}")
+        raise FormatError(
+            f"{path}: the header would have {exact_size(len(text))}, above the format's {exact_size(LARGEST_HEADER)}"
+        )
     start = bytearray(len(text).to_bytes(8, "little") + text)
     offsets = {name: len(start) + entry["data_offsets"][0] for name, entry in entries.items() if tensors[name].nbytes}
     digests = []
@@ -136,7 +140,7 @@ def check_name(path: str, name: Any) -> None:
 def _check(path: str, name: Any, tensor: Any) -> None:
     check_name(path, name)
     if not isinstance(tensor, torch.Tensor):
-        raise FormatError(f"{path}: {quoted(name)} is a {type(tensor).__name__}, not a tensor; save it as .pt")
+        raise FormatError(f"{path}: {quoted(name)} is {kind_of(tensor)}, not a tensor; save it as .pt")
     dense_tensors.check(path, quoted(name), tensor)
 
 

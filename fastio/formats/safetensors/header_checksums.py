@@ -1,6 +1,7 @@
 """Checksums in the header of a ``.safetensors`` file, under a key of its metadata that is fastio's own.
 
 The value is JSON: ``{"version":1,"table":"…","crc32":"…","sha256":"…"}``, the last one only if hashes were asked for.
+``"metadata":null`` after the version says that the caller gave none: then "format" beside it is fastio's own, too.
 ``crc32`` has 8 hex digits for each tensor, ``sha256`` 64, in the order of the sorted names. ``table`` is the CRC-32 of
 the names, dtypes and shapes, as JSON of three lists: it shows that the value was copied to a file of other tensors.
 """
@@ -31,10 +32,11 @@ class DamagedHeaderError(ChecksumError):
     """fastio wrote the header, and it was changed since."""
 
 
-def reserved(stored: StoredTensors, hashes: bool) -> str:
+def reserved(stored: StoredTensors, hashes: bool, without_metadata: bool = False) -> str:
     """The value with the checksums of tensors without elements: room for all others."""
     count = len(stored[0])
-    value = {"version": VERSION, "table": _table_crc(stored), "crc32": "0" * CRC_DIGITS * count}
+    value: dict[str, Any] = {"version": VERSION, **({"metadata": None} if without_metadata else {})}
+    value |= {"table": _table_crc(stored), "crc32": "0" * CRC_DIGITS * count}
     if hashes:
         value["sha256"] = _EMPTY_SHA * count
     return json.dumps(value, separators=(",", ":"))

@@ -17,6 +17,7 @@ from fastio.formats.safetensors.header_checksums import CRC_DIGITS, SHA_DIGITS, 
 from fastio.formats.safetensors.tensor_checksums import AS_IT_IS, TensorChecksums
 from fastio.formats.safetensors.tensor_table import TensorTable
 from fastio.formats.small_reads import read_at
+from fastio.sizes import exact_size
 
 _SUFFIX = ".fastio-checksums.json"
 _LARGEST = 256 << 20  # bytes; more than those of a million tensors
@@ -48,7 +49,7 @@ def of_sidecar(path: str, fd: int, size: int, table: TensorTable) -> TensorCheck
             if not os.path.samestat(os.stat(path), os.fstat(fd)):
                 return None  # a file object's, or the file was replaced since it was opened
             if nbytes > _LARGEST:
-                raise _malformed(path, name, f"it has {nbytes} bytes, expected at most {_LARGEST}")
+                raise _malformed(path, name, f"it has {exact_size(nbytes)}, expected at most {exact_size(_LARGEST)}")
             content = read_at(name, sidecar, 0, nbytes)
     except FileNotFoundError:
         return None

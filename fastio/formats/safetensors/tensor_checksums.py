@@ -7,6 +7,7 @@ from typing import NamedTuple
 from fastio.errors import ChecksumError
 from fastio.formats.safetensors.entries import Entry
 from fastio.formats.safetensors.tensor_table import CHECKSUMS
+from fastio.sizes import exact_size
 
 CRC32, SHA256 = "CRC-32", "SHA-256"
 AS_IT_IS = " (verify=False loads it as it is)"
@@ -39,7 +40,7 @@ class TensorChecksums(NamedTuple):
             )
         else:
             cause = "the file was damaged after it was written; restore it from a copy"
-        where = f"its {entry.nbytes} bytes at offset {entry.offset} do not match their {kind} ({expected})"
+        where = f"its {exact_size(entry.nbytes)} at offset {entry.offset} do not match their {kind} ({expected})"
         return ChecksumError(path, name, f"{where}: {cause}{AS_IT_IS}")
 
 

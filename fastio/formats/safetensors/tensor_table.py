@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from fastio._native import header_rows
-from fastio.errors import CorruptFileError, FormatError, quoted
-from fastio.formats import shapes
+from fastio.errors import CorruptFileError, FormatError, kind_of, quoted
+from fastio.formats import foreign, shapes
 from fastio.formats.detect import HEAD_BYTES, LARGEST_HEADER, NPY, PT, detect
 from fastio.formats.safetensors import header as safetensors_header
 from fastio.formats.safetensors.dtypes import ITEMSIZES, in_torch
 from fastio.formats.safetensors.entries import Entry, HeaderEntries
-from fastio.formats.small_reads import read_at
+from fastio.formats.small_reads import head, read_at
+from fastio.sizes import exact_size
 
 METADATA = "__metadata__"
 CHECKSUMS = "fastio.checksums"
 """The key of the metadata that holds fastio's checksums of the tensors."""
+ADDED = {"format": "pt"}
+"""What fastio adds beside its checksums if the caller gave no metadata."""
+_NONE_GIVEN = re.compile(r'\s*\{"version":\d+,"metadata":null,')
 _FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 _AGAIN = "download or copy it again"
 _CUT = f"the file was cut short or damaged; {_AGAIN}"
@@ -29,7 +34,8 @@ StoredTensors = tuple[list[str], list[str], list[list[int]]]
 class TensorTable(NamedTuple):
     """The tensors of a file, in its order. Of a ``.safetensors`` they begin at byte ``start``; of a ``.pt`` that is 0.
 
-    ``metadata`` are without fastio's ``checksums``, which are text of JSON. Both are None if the file has none.
+    ``metadata`` are without fastio's ``checksums``, which are text of JSON, and None if the caller of the save gave
+    none. Both are None if the file has none.
     """
 
     entries: Mapping[str, Entry]
@@ -67,16 +73,25 @@ def read(path: str, fd: int, size: int) -> TensorTable:
     CorruptFileError names what is wrong with the header, FormatError a tensor whose dtype torch lacks, or a file of
     another format.
     """
-    length = int.from_bytes(read_at(path, fd, 0, 8), "little")
-    if length > min(size - 8, LARGEST_HEADER):
-        found = detect(read_at(path, fd, 0, min(size, HEAD_BYTES)), "")
-        if found in (PT, NPY):
-            raise FormatError(f"{path}: expected a file of safetensors, found a .{found}: load it by fastio.load")
-        said = f"its header is said to have {length} bytes; the file has {size}"
-        raise CorruptFileError(path, None, f"{said}: it is no file of safetensors, or was cut short; {_AGAIN}")
+    length = int.from_bytes(head(path, fd, size, 8), "little")
+    if not 0 < length <= min(size - 8, LARGEST_HEADER):
+        _refuse(path, fd, size, length)
     text = read_at(path, fd, 8, length)
     start = 8 + length
     return _of_usual(text, start, size) or _of_any(path, text, start, size)
+
+
+def _refuse(path: str, fd: int, size: int, length: int) -> None:
+    """Raise an error for a file that cannot have a header of ``length`` bytes, by what it is instead."""
+    found = detect(head(path, fd, size, HEAD_BYTES), "")
+    if found in (PT, NPY):
+        raise FormatError(f"{path}: expected a file of safetensors, found a .{found}: load it by fastio.load")
+    if known := foreign.problem_of(path, fd, size, "a file of safetensors"):
+        raise CorruptFileError(path, None, known)
+    read_at(path, fd, 0, 8)  # a file of fewer bytes was cut short
+    if length:
+        said = f"its header is said to have {exact_size(length)}; the file has {exact_size(size)}"
+        raise CorruptFileError(path, None, f"{said}: it is no file of safetensors, or was cut short; {_AGAIN}")
 
 
 def _of_usual(text: bytes, start: int, size: int) -> TensorTable | None:
@@ -102,7 +117,7 @@ def _of_any(path: str, text: bytes, start: int, size: int) -> TensorTable:
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(path, None, f"its header is not the JSON it should be: {error}; {_AGAIN}") from None
     if not isinstance(header, dict):
-        raise CorruptFileError(path, None, f"its header is a {type(header).__name__}, not an object")
+        raise CorruptFileError(path, None, f"its header is {kind_of(header)}, not an object")
     _check_metadata(path, header)
     entries = {n: _entry(path, n, e, start, size - start) for n, e in header.items() if n != METADATA}
     _refuse_holes(path, entries, start, size)
@@ -111,6 +126,8 @@ def _of_any(path: str, text: bytes, start: int, size: int) -> TensorTable:
 
 def _table(entries: Mapping[str, Entry], metadata: dict[str, str] | None, start: int) -> TensorTable:
     checksums = metadata.pop(CHECKSUMS, None) if metadata else None
+    if checksums is not None and metadata == ADDED and _NONE_GIVEN.match(checksums):
+        metadata = None
     return TensorTable(entries, metadata, checksums, start)
 
 
@@ -150,7 +167,7 @@ def _entry(path: str, name: str, entry: Any, start: int, room: int) -> Entry:
         raise CorruptFileError(path, name, f"its dtype is {quoted(key)}, not a name")
     if not begin <= end <= room:
         raise CorruptFileError(
-            path, name, f"its data_offsets are {quoted([begin, end])}, of {room} bytes of data: {_CUT}"
+            path, name, f"its data_offsets are {quoted([begin, end])}, of {exact_size(room)} of data: {_CUT}"
         )
     dtype, size = in_torch(path, name, key, shape)
     problem = shapes.problem(size, dtype, key if size is shape else str(dtype), end - begin)
@@ -169,5 +186,8 @@ def _refuse_holes(path: str, entries: dict[str, Entry], start: int, size: int) -
         offset += entry.nbytes
     if offset != size:
         raise CorruptFileError(
-            path, None, f"the header accounts for {offset - start} bytes of data, the file has {size - start}: {_CUT}"
+            path,
+            None,
+            f"the header accounts for {exact_size(offset - start)} of data, the file has "
+            f"{exact_size(size - start)}: {_CUT}",
         )

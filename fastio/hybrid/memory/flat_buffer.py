@@ -15,6 +15,7 @@ from fastio.errors import TransferError
 from fastio.hybrid.memory.device_memory import DeviceMemory
 from fastio.memory.staging_buffers import PAGE, HostMemory
 from fastio.offload.stores.store_places import open_unnamed
+from fastio.sizes import exact_size
 
 ALIGNMENT = 64  # bytes: one cache line; no two tensors share one
 
@@ -95,7 +96,7 @@ def _mapped_file(folder: str, nbytes: int) -> mmap.mmap:
             os.posix_fallocate(fd, 0, nbytes)  # a full disk raises here; later it would kill the process
             return mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED)
     except OSError as error:
-        operation = f"making a file of {nbytes} bytes for gradients"
+        operation = f"making a file of {exact_size(nbytes)} for gradients"
         if error.errno == errno.ENOSPC:
             operation += " (make room there, or name another folder as optimizer_store)"
         raise TransferError(error.errno or errno.EIO, operation, folder) from None

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from fastio.errors import kind_of
 from fastio.hybrid.errors import HybridError
 
 KNOWN = (Adam, AdamW, SGD)
@@ -65,8 +66,7 @@ def check_optimizer(optimizer: Any) -> None:
     """Raise TypeError for an optimizer not in :data:`KNOWN`, HybridError for settings that need a GPU."""
     if type(optimizer) not in KNOWN:
         raise TypeError(
-            f"optimizer is a {type(optimizer).__name__}: Hybrid updates torch.optim's Adam, AdamW and SGD; use one of "
-            f"them"
+            f"optimizer is {kind_of(optimizer)}: Hybrid updates torch.optim's Adam, AdamW and SGD; use one of them"
         )
     for number, group in enumerate(optimizer.param_groups):
         for setting in ("capturable", "differentiable"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from fastio.hybrid.planning.backward_prefetch import admit
 from fastio.hybrid.planning.costs import DHA, GFGB, GpuBudgetError, LayerCosts, simulate
@@ -37,6 +38,7 @@ _PLANNERS: dict[str, Callable[[Sequence[LayerCosts]], tuple[str, ...]]] = {
     "zero-offload": _zero_offload,
 }
 PLANNERS = tuple(_PLANNERS)
+PlannerName = Literal["memferry", "optimal", "zero-offload"]
 
 
 def check_settings(planner: str | Planner, gradient_reserve: float) -> None:
@@ -49,7 +51,7 @@ def check_settings(planner: str | Planner, gradient_reserve: float) -> None:
 
 def plan(
     costs: Sequence[LayerCosts],
-    planner: str | Planner = "memferry",
+    planner: PlannerName | Planner = "memferry",
     gpu_bytes: int | None = None,
     gradient_reserve: float = 1.0,
 ) -> Plan:

@@ -17,13 +17,13 @@ from fastio.engine.executor import Execution, Outcome, execute
 from fastio.engine.tool_selection import plan_transfer
 from fastio.errors import TransferError, quoted
 from fastio.files.atomic_file import AtomicFile
+from fastio.files.free_space import free_space_named
 from fastio.memory.contiguous_chunks import packed
 from fastio.memory.raw_memory import view
 from fastio.models.conversion.new_file import NewFile, Piece
 from fastio.models.conversion.source_tensors import SourceFile
 from fastio.results import SaveResult, Transfer
 from fastio.runtime.native_errors import translate_native_errors
-from fastio.sizes import format_size
 from fastio.transports.transport import SAVE, Extent, WriteRequest
 
 # Two chunks are in memory. A multiple of the transports' block sizes: no block spans two chunks.
@@ -52,11 +52,12 @@ class _Writing:
         self._last: Transfer | None = None
         self._notes: dict[str, None] = {}
         self.new = stack.enter_context(AtomicFile(file.path))
-        try:
-            self.new.allocate(file.size)
-        except TransferError as error:
-            what = f"reserving {format_size(file.size)} of disk space for {file.count} tensors"
-            raise TransferError(error.errno or 0, what, file.path) from error
+        with free_space_named(file.path, file.size):
+            try:
+                self.new.allocate(file.size)
+            except TransferError as error:
+                what = f"reserving disk space for {file.count} tensors"
+                raise TransferError(error.errno or 0, what, file.path) from error
 
     def write(self, chunk: _Chunk, control: Control) -> None:
         """Write a chunk. TransferError names the tensor at which it failed."""

@@ -6,8 +6,8 @@ import contextlib
 import os
 import time
 from dataclasses import dataclass
-from typing import Any
 
+from fastio.arguments import Path, Policy, Progress, Size, Weights
 from fastio.engine.tool_selection import check
 from fastio.files.new_folders import new_folders
 from fastio.files.open_file import is_path, translate_open_limit
@@ -44,14 +44,14 @@ class Conversion:
 
 
 def convert(
-    source: Any,
-    destination: str | os.PathLike[str],
+    source: Weights,
+    destination: Path,
     *,
     key: str | None = None,
-    max_shard_size: int | str | None = None,
+    max_shard_size: Size | None = None,
     force: bool = False,
-    policy: Any = "auto",
-    progress: Any = None,
+    policy: Policy = "auto",
+    progress: Progress = None,
 ) -> Conversion:
     """Convert files of tensors into another format: ``.pt``, safetensors, ``.npy``, shards; checkpoints of DCP from.
 
@@ -120,7 +120,9 @@ def convert(
             publish(transfer)
     files = (*(file.path for file in plan.files), *([] if plan.shard_index is None else [plan.shard_index[0]]))
     return Conversion(
-        source=os.fsdecode(source) if is_path(source) else ", ".join(file.path for file in found.files),
+        source=os.fsdecode(source)
+        if isinstance(source, str | os.PathLike)
+        else ", ".join(file.path for file in found.files),
         destination=name,
         files=files,
         tensors=len(found.tensors),
@@ -132,8 +134,8 @@ def convert(
     )
 
 
-def _open(where: Any, key: str | None, stack: contextlib.ExitStack, policy: Any) -> Source:
-    if is_path(where):
+def _open(where: Weights, key: str | None, stack: contextlib.ExitStack, policy: Policy) -> Source:
+    if isinstance(where, str | os.PathLike):
         path = os.fsdecode(where)
         if os.path.isfile(os.path.join(path, DCP_METADATA)):
             from fastio.models.conversion.dcp_source import of_checkpoint  # DCP is imported only for its folders

@@ -19,6 +19,7 @@ from fastio.distributed.reader import open_data_file
 from fastio.distributed.stored_items import FORMAT, Stored
 from fastio.errors import CorruptFileError, FormatError, TensorMissingError, UnsupportedError, quoted
 from fastio.models.conversion.source_tensors import Run, Source, SourceFile, SourceTensor
+from fastio.sizes import exact_size
 
 
 class _Box(NamedTuple):
@@ -42,7 +43,7 @@ def of_checkpoint(folder: str, key: str | None, stack: contextlib.ExitStack, pol
         if not isinstance(metadata.state_dict_metadata[stored], TensorStorageMetadata):
             raise FormatError(
                 f"{folder}: {quoted(stored)} is no tensor, but a pickled object, which only a checkpoint holds; "
-                "convert one part by key='model', or what it is called (fastio convert --key)"
+                "convert one part by key='model', or what it is called"
             )
     tensors = {stored: metadata.state_dict_metadata[stored] for stored in names}
     files, boxes = _located(folder, tensors, metadata.storage_data, stack, policy)
@@ -112,7 +113,7 @@ def _check(path: str, stored: Stored, size: tuple[int, ...], dtype: torch.dtype)
 
 def _damaged(run: Run) -> CorruptFileError:
     return CorruptFileError(
-        run.file.path, run.name, f"its {run.nbytes} bytes at offset {run.offset} do not match their CRC-32 "
+        run.file.path, run.name, f"its {exact_size(run.nbytes)} at offset {run.offset} do not match their CRC-32 "
         f"({run.crc or 0:08x}): the file was damaged after it was written; convert another checkpoint, or restore "
         "the file from a copy",
     )  # fmt: skip

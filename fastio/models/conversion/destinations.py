@@ -59,7 +59,7 @@ def check_free(to: Destination, sources: Iterable[str], force: bool) -> None:
             raise UnsupportedError(f"{path}: this is a file of the source, which is read while it is converted; name "
                                    "another destination")  # fmt: skip
         if not force:
-            problem = "there is such a file already; name another destination, or replace it by force=True (--force)"
+            problem = "there is such a file already; name another destination, or replace it by force=True"
             raise FileExistsError(errno.EEXIST, problem, path)
 
 
@@ -83,7 +83,7 @@ def new_files(to: Destination, source: Source) -> NewFiles:
         return NewFiles([NewFile(to.path, to.format, content)], None, notes if lost else ())
     if source.is_nameless:
         raise FormatError(f"{to.path}: the source holds one tensor without a name, which safetensors needs; give it "
-                          "one by key= (fastio convert --key)")  # fmt: skip
+                          "one by key=")  # fmt: skip
     tensors = {tensor.name: tensor for tensor in source.tensors}
     if to.shard_size is None:
         return NewFiles([NewFile(to.path, to.format, tensors, text)], None, ())
@@ -115,5 +115,5 @@ def _one(path: str, source: Source) -> SourceTensor:
         names = ", ".join(quoted(tensor.name) for tensor in source.tensors[:5])
         more = ", …" if len(source.tensors) > 5 else ""
         raise FormatError(f"{path}: npy holds one tensor, the source has {len(source.tensors)} ({names}{more}); name "
-                          "one by key= (fastio convert --key)")  # fmt: skip
+                          "one by key=")  # fmt: skip
     return source.tensors[0]

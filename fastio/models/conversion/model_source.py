@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fastio.engine.record_checksums import verify_records
-from fastio.errors import CorruptFileError, FormatError, quoted
+from fastio.errors import CorruptFileError, FormatError, kind_of, quoted
 from fastio.formats.detect import PT
 from fastio.formats.key_selection import pick, select
 from fastio.formats.pt.reader import Archive, Record
@@ -154,17 +154,17 @@ def _flat(path: str, obj: Any, key: str | None) -> Mapping[str, Any]:
     """The object, if it is a dict of text to tensors. FormatError names what is not."""
     where = f"{path}: {quoted(key)}" if key is not None else f"{path}: its object"
     if not isinstance(obj, dict):
-        raise FormatError(f"{where} is a {type(obj).__name__}, expected a dict of tensors, or one tensor; {_CURE}")
+        raise FormatError(f"{where} is {kind_of(obj)}, expected a dict of tensors, or one tensor; {_CURE}")
     nested = [quoted(name) for name, value in obj.items() if isinstance(value, dict)]
     for name, value in obj.items():
         if isinstance(value, dict):
             begin = f"{key}." if key is not None else ""
             raise FormatError(
                 f"{where} is a nested dict: {quoted(name)} is a dict itself, expected a dict of tensors alone; convert "
-                f"one part by key={quoted(f'{begin}{name}')} (fastio convert --key)"
+                f"one part by key={quoted(f'{begin}{name}')}"
             )
         if not isinstance(value, TENSORS):
-            cure = f"convert one part by key={nested[0]} (fastio convert --key)" if nested else _CURE
+            cure = f"convert one part by key={nested[0]}" if nested else _CURE
             raise FormatError(
                 f"{where} is no dict of tensors: {quoted(name)} is of type {type(value).__name__}; {cure}"
             )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fastio import devices
 from fastio.memory.raw_memory import storage_bytes
 from fastio.offload.autograd.compute_times import ComputeTimes
-from fastio.offload.autograd.operators import Operator
+from fastio.offload.autograd.hooks import Kind
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.autograd.trace import RECOMPUTED, SavedRecord, Trace, dominant_kind, kind_of
 from fastio.offload.autograd.version_counters import counter_of, witness_of
@@ -23,8 +23,13 @@ from fastio.offload.planning.prefetch import Order
 from fastio.offload.planning.profile import Placement, Profile
 from fastio.offload.report import Iteration
 
+if TYPE_CHECKING:
+    from fastio.offload.autograd.thread_pass import ThreadPass
+
 # Index at the store. Counted per process, because managers may share a store.
 _indices = itertools.count()
+
+_CPU = torch.device("cpu")
 
 
 class ForwardPass:
@@ -33,6 +38,7 @@ class ForwardPass:
     def __init__(self, number: int, planner: Planner) -> None:
         self.number = number
         self.trace = Trace()
+        self.recompute_room = 0  # bytes to leave free for what a recomputation reads
         self.refused = False  # the store failed: later tensors stay in memory
         self.saved_tensors: dict[int, SavedTensor] = {}
         self.kept_nbytes = 0  # of saved tensors that the plan keeps in memory
@@ -44,52 +50,58 @@ class ForwardPass:
         self._waited_s = 0.0  # for moving out, including the codec
         self._stalled_s = 0.0  # for transfers only
         self._planned: Sequence[SavedRecord] = ()  # of the profile that the pass follows, if it is timed
+        self.is_steady = False  # the pass saves what its profile did so far, and waits for nothing
         self._by_bytes: dict[tuple[int, int, int], list[SavedTensor]] = {}
-        self._operator: Operator | None = None  # the latest one that saved a tensor
+        self._operator: int | None = None  # the latest one that saved a tensor
         self._operator_saved: set[int] = set()  # ordinals that it saved
         self._operator_nbytes = 0
         self._forward_done = False
-        self._device = torch.device("cpu")  # or the accelerator that the latest tensor on one is on
-        self._accelerator: devices.Accelerator | None = None  # of that device
+        self._device = _CPU  # or the accelerator that the latest tensor on one is on
+        self._is_accelerated = False  # it is one
         self._times: ComputeTimes | None = None  # of an accelerator's compute, in the pass that tells it
         now = time.perf_counter()
         self.iteration = Iteration(number, now, now)
 
     def saved_tensor_of(
-        self, tensor: torch.Tensor, storage: torch.UntypedStorage, touched: Span, module: str
+        self,
+        tensor: torch.Tensor,
+        kind: Kind,
+        storage: torch.UntypedStorage,
+        nbytes: int,
+        touched: Span,
+        here: ThreadPass,
     ) -> tuple[SavedTensor, bool]:
-        """Return the SavedTensor that holds the tensor's bytes, and whether it is new.
+        """Return the SavedTensor that holds the tensor's bytes, and whether it is new. The storage has ``nbytes``.
 
         Two tensors have the same bytes if they share the storage, the version counter and its value. torch reuses
         addresses, but not a storage's ``_cdata`` or the address of its counter while the weak reference and the witness
         of the SavedTensor live.
         """
-        device = tensor.device
-        accelerator = stream = None
-        if device.type != "cpu":
-            if device != self._device:
-                self._device, self._accelerator = device, devices.of(device)
-            accelerator = self._accelerator
-            assert accelerator is not None, "it was found with the device"
+        accelerator, lazy = kind.accelerator, kind.conj or kind.neg
+        stream, device = None, _CPU
+        if accelerator is not None:
+            device = tensor.device
+            self._device, self._is_accelerated = device, True
             stream = accelerator.current_stream(device)
             # The memory is freed before the graph is. A conjugate or negative view would record a copy.
-            (storage_bytes(storage) if tensor.is_conj() or tensor.is_neg() else tensor).record_stream(stream)
+            (storage_bytes(storage) if lazy else tensor).record_stream(stream)
         if self._run.waited:
             self._synchronize_if_timed()
-        nbytes = storage.nbytes()
         key = (storage._cdata, counter_of(tensor), tensor._version)
-        trace = self.trace
         known = self._by_bytes.get(key)
         if known is not None:
             for saved in known:
                 if saved.source_nbytes == nbytes and saved.span.covers(touched):
-                    kind = kind_of(module, tensor.dtype)
-                    trace.kinds[saved.ordinal] = dominant_kind(trace.kinds[saved.ordinal], kind)
+                    kinds, ordinal = self.trace.kinds, saved.ordinal
+                    kinds[ordinal] = dominant_kind(kinds[ordinal], kind_of(here.innermost, tensor.dtype))
                     return saved, False
-        span = span_to_save(touched, nbytes, accelerator is None)
-        ordinal = len(trace.saved)
-        saved = SavedTensor(self, ordinal, next(_indices), storage, span, witness_of(tensor), accelerator, stream, key)
-        self._record(ordinal, span.nbytes, tensor.dtype, module)
+        span = touched if touched.nbytes == nbytes else span_to_save(touched, nbytes, accelerator is None)
+        ordinal = len(self.trace.saved)
+        witness = witness_of(tensor, lazy)
+        saved = SavedTensor(
+            self, ordinal, next(_indices), storage, nbytes, span, witness, device, accelerator, stream, key
+        )
+        self._record(ordinal, span.nbytes, tensor.dtype, here)
         self.saved_tensors[ordinal] = saved
         if known is None:
             self._by_bytes[key] = [saved]
@@ -97,18 +109,18 @@ class ForwardPass:
             known.append(saved)
         return saved, True
 
-    def _record(self, ordinal: int, nbytes: int, dtype: torch.dtype, module: str) -> None:
+    def _record(self, ordinal: int, nbytes: int, dtype: torch.dtype, here: ThreadPass) -> None:
         """Record a new saved tensor. In the steady state it is the one that the profile has at this place."""
-        trace, planned = self.trace, self._planned
+        planned = self._planned
         if ordinal < len(planned):
             record = planned[ordinal]
             if record.nbytes == nbytes and record.dtype is dtype:
-                trace.saved.append(record)
+                self.trace.saved.append(record)
                 return
         if planned:
-            self._planned = ()
-            trace.end_following()
-        trace.add(SavedRecord(nbytes, dtype, self._elapsed() - self._waited_s), kind_of(module, dtype))
+            self._planned, self.is_steady = (), False
+            self.trace.end_following()
+        self.trace.add(SavedRecord(nbytes, dtype, self._elapsed() - self._waited_s), kind_of(here.innermost, dtype))
 
     def saved_with(self, key: tuple[int, int, int]) -> Sequence[SavedTensor]:
         """Return the saved tensors that hold bytes of this storage, version counter and version."""
@@ -124,10 +136,8 @@ class ForwardPass:
         """The operators that the plan runs again."""
         return frozenset() if self._profile is None else self._profile.recomputing_operators
 
-    def saved_by(self, operator: Operator, saved: SavedTensor) -> None:
+    def saved_by(self, operator: int, saved: SavedTensor) -> None:
         """Record that an operator saved these bytes: backward needs all that one operator saved at once."""
-        if self._planned:
-            return  # the profile knows
         if operator != self._operator:
             self._operator, self._operator_saved, self._operator_nbytes = operator, set(), 0
         if saved.ordinal not in self._operator_saved:
@@ -143,19 +153,20 @@ class ForwardPass:
         profile = self._profile
         if self._planned and profile is not None and profile.placements[ordinal].moves:
             return profile.placements[ordinal]
+        waits = self._planner.policy == "fastensor"
         if ordinal == 0:
             profile = self._profile = self._planner.profile_for(made[0], self._device)
+            self.recompute_room = 0 if profile is None else profile.recompute_room
             if profile is not None and not profile.timed:
                 self._times = ComputeTimes()
             elif profile is not None and profile.placements:
-                self._planned = profile.trace.saved
+                self._planned, self.is_steady = profile.trace.saved, not waits
                 self.trace.follow(profile.trace)
         elif profile is not None and not self._diverged:
             known = profile.trace.saved
             self._diverged = ordinal >= len(known) or not made[ordinal].matches(known[ordinal])
         if self._times is not None:
             self._times.ready(self._device)
-        waits = self._planner.policy == "fastensor"
         encodes = codec != "none"
         if profile is None:
             self._run.waited = waits = self._planner.policy != "all" or self._is_accelerated
@@ -178,7 +189,11 @@ class ForwardPass:
         """Count a saved tensor as one that stays in memory, or not."""
         if kept != saved.kept:
             saved.kept = kept
-            self.kept_nbytes += saved.nbytes if kept else -saved.nbytes
+            self._count_kept(saved.nbytes if kept else -saved.nbytes)
+
+    def _count_kept(self, nbytes: int) -> None:
+        self.kept_nbytes += nbytes
+        self._planner.kept_nbytes += nbytes
 
     def begin_move_out(self) -> None:
         """A saved tensor is moved out now: until :meth:`record_move_out`, the forward pass waits."""
@@ -203,6 +218,7 @@ class ForwardPass:
     def record_stall(self, seconds: float) -> None:
         """Record that a pass waited ``seconds`` for a transfer."""
         self._stalled_s += seconds
+        self.iteration.waited_s += seconds
 
     def record_transfer(self, channel: str, nbytes: int, began_s: float, ended_s: float) -> None:
         """Record a transfer that ended: see :data:`fastio.offload.planning.history.CHANNELS`."""
@@ -226,11 +242,6 @@ class ForwardPass:
         known = self.trace if self._profile is None or self._diverged else self._profile
         self.order = Order(known.order())
 
-    @property
-    def recompute_room(self) -> int:
-        """Bytes to leave free for what a recomputation reads."""
-        return 0 if self._profile is None else self._profile.recompute_room
-
     def record_sources(self, saved: SavedTensor) -> None:
         """Record that backward needs what a saved tensor is recomputed from, unless its bytes are in memory."""
         if self._profile is None or not self._profile.recomputed or self._diverged:
@@ -247,17 +258,22 @@ class ForwardPass:
         """Record that backward needs a saved tensor. Return whether it was expected next."""
         if self.iteration.backward_began_s is None:
             self._end_forward()
-        if self._run.waited:
+        run, iteration = self._run, self.iteration
+        if run.waited:
             self._synchronize_if_timed()
         if self._times is not None:
             self._times.used(ordinal, self._device)
-        self.trace.uses.append(ordinal)
-        since = time.perf_counter() - self.iteration.forward_ended_s - (self._stalled_s - self._run.stalled_s)
-        self.trace.used_s.setdefault(ordinal, max(0.0, since))
-        if self.order is None:
+        trace = self.trace
+        trace.uses.append(ordinal)
+        if ordinal not in trace.used_s:
+            since = time.perf_counter() - iteration.forward_ended_s - (self._stalled_s - run.stalled_s)
+            trace.used_s[ordinal] = since if since > 0.0 else 0.0
+        order = self.order
+        if order is None:
             self.follow_order()
-        assert self.order is not None, "follow sets it"
-        return self.order.used(ordinal)
+            order = self.order
+        assert order is not None, "follow sets it"
+        return order.used(ordinal)
 
     def record_served(self) -> None:
         """Record that backward has the saved tensor it needed."""
@@ -268,15 +284,12 @@ class ForwardPass:
     def forget(self, saved: SavedTensor) -> None:
         """Remove a saved tensor that the graph released. May be called again after an interrupt."""
         if self.saved_tensors.pop(saved.ordinal, None) is not None and saved.kept:
-            self.kept_nbytes -= saved.nbytes
-        twins = [twin for twin in self._by_bytes.pop(saved.key, ()) if twin is not saved]
-        if twins:
-            self._by_bytes[saved.key] = twins
-        self._end()
-
-    @property
-    def _is_accelerated(self) -> bool:
-        return devices.find(self._device) is not None
+            self._count_kept(-saved.nbytes)
+        same = self._by_bytes.pop(saved.key, None)
+        if same is not None and (len(same) > 1 or same[0] is not saved):
+            self._by_bytes[saved.key] = [one for one in same if one is not saved]
+        if not self.saved_tensors:
+            self._end()
 
     def _set_times(self) -> None:
         """Give the profile the times of the forward pass on an accelerator, and let it be planned."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.nn import Parameter
@@ -23,12 +23,29 @@ _CASTS_AND_VIEWS = frozenset(
 )
 
 _LEAF = "torch::autograd::AccumulateGrad"  # the node of a tensor without grad_fn
+_MAY_BE_PARAMETERS = _CASTS_AND_VIEWS | {_LEAF}
 
 _keys_of: Any = getattr(torch._C.DispatchKeySet, "raw_repr", repr)  # a number where torch has it
-_is_plain: dict[Any, bool] = {}  # by dispatch keys
+_dispatch_keys: Any = torch._C._dispatch_keys
 
-Description = tuple[str | tuple[torch.dtype, torch.device], torch.Size | None, tuple[str, int] | None]
-"""Type, shape (None for nested tensors), and the name and output of the grad_fn of a saved tensor, for an error."""
+Maker = tuple[str, int] | None
+"""The name of a tensor's grad_fn, and which of its outputs the tensor is."""
+
+Description = tuple[str | tuple[torch.dtype, torch.device], torch.Size | None, Maker]
+"""Type, shape (None for nested tensors), and the maker of a saved tensor, for an error."""
+
+
+class Kind(NamedTuple):
+    """What tensors with the same dispatch keys share. ``accelerator``: None for the CPU."""
+
+    offloadable: bool
+    accelerator: devices.Accelerator | None
+    conj: bool
+    neg: bool
+
+
+_kinds: dict[Any, Kind] = {}  # by dispatch keys
+_NOT_OFFLOADABLE = Kind(False, None, False, False)
 
 
 class Owner(Protocol):
@@ -85,20 +102,23 @@ class Handle:
     :class:`fastio.offload.autograd.saved_tensor.HandleRef` reports its end.
     """
 
-    __slots__ = ("__weakref__", "description", "owner", "saved", "view")
+    __slots__ = ("__weakref__", "maker", "owner", "saved", "view")
 
-    def __init__(self, owner: Owner, saved: SavedTensor, view: View, tensor: torch.Tensor) -> None:
+    def __init__(self, owner: Owner, saved: SavedTensor, view: View, maker: Maker) -> None:
         self.owner = owner
         self.saved = saved
         self.view = view
-        self.description = describe(tensor)
+        self.maker = maker
 
     def unpack(self) -> torch.Tensor:
         """Return the tensor, read back if need be; RuntimeError if it was modified in place since."""
         saved = self.saved
-        if saved.witness._version != saved.version or saved.was_written:
-            check_version(self.description, saved.version, saved.witness._version)
-            check_version(self.description, 0, saved.was_written)  # backward may have written to the same bytes
+        written = 0 if saved.unpacked is None else saved.unpacked._version
+        if saved.witness._version != saved.version or written:
+            view = self.view
+            description = (view.dtype, saved.device), view.shape, self.maker
+            check_version(description, saved.version, saved.witness._version)
+            check_version(description, 0, written)  # backward may have written to the same bytes
         if saved.accelerator is not None and saved.accelerator.is_capturing():
             raise RuntimeError(
                 "an offloaded tensor is needed while a CUDA graph is captured, and a replay would not read it again: "
@@ -112,30 +132,40 @@ def unpack(packed: Kept | Handle) -> torch.Tensor:
     return packed.unpack()
 
 
-def is_offloadable(tensor: torch.Tensor) -> bool:
-    """Return whether the tensor is a plain strided ``torch.Tensor`` on the CPU or a GPU with memory of its own.
+def kind_of(tensor: torch.Tensor) -> Kind:
+    """Return whether the tensor is a plain strided ``torch.Tensor`` on the CPU or a GPU, and what its kind is.
 
-    False while a CUDA graph is captured: a replay would read the same memory without calling the unpack hook.
+    Not offloadable while a CUDA graph is captured: a replay would read the same memory without calling the unpack hook.
     """
-    device = tensor.device
     if type(tensor) is not torch.Tensor:
-        return False
-    if device.type != "cpu":
-        accelerator = devices.find(device)
-        if accelerator is None or accelerator.is_capturing():
-            return False
-    keys = _keys_of(torch._C._dispatch_keys(tensor))
-    is_plain = _is_plain.get(keys)
-    if is_plain is None:  # tensors with the same keys are of one kind
-        is_plain = _is_plain[keys] = (
-            tensor.layout is torch.strided
-            and not tensor.is_nested
-            and not tensor.is_quantized
-            and not tensor.is_inference()
-            and not tensor._is_zerotensor()
-            and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        )
-    return is_plain and tensor.untyped_storage().nbytes() > 0
+        return _NOT_OFFLOADABLE
+    keys = _keys_of(_dispatch_keys(tensor))
+    kind = _kinds.get(keys) or _find_kind(tensor, keys)
+    if kind.accelerator is not None and kind.accelerator.is_capturing():
+        return _NOT_OFFLOADABLE
+    return kind
+
+
+def _find_kind(tensor: torch.Tensor, keys: Any) -> Kind:
+    device = tensor.device
+    accelerator = devices.find(device)
+    if accelerator is None and device.type != "cpu":
+        return _NOT_OFFLOADABLE  # a kind that may be registered later
+    plain = (
+        tensor.layout is torch.strided
+        and not tensor.is_nested
+        and not tensor.is_quantized
+        and not tensor.is_inference()
+        and not tensor._is_zerotensor()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+    kind = _kinds[keys] = Kind(plain, accelerator, tensor.is_conj(), tensor.is_neg())
+    return kind
+
+
+def is_offloadable(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is of an offloadable kind, and has memory of its own."""
+    return kind_of(tensor).offloadable and tensor.untyped_storage().nbytes() > 0
 
 
 def is_parameter(tensor: torch.Tensor) -> bool:
@@ -148,10 +178,18 @@ def is_parameter(tensor: torch.Tensor) -> bool:
     node: Any = tensor.grad_fn
     while node is not None:
         name = node.name()
-        if name not in _CASTS_AND_VIEWS:
-            return name == _LEAF and isinstance(node.variable, Parameter)
+        if name not in _MAY_BE_PARAMETERS:
+            return False
+        if name == _LEAF:
+            return isinstance(node.variable, Parameter)
         node = next((following for following, _ in node.next_functions if following is not None), None)
     return False
+
+
+def maker_of(tensor: torch.Tensor) -> Maker:
+    """Return the maker of a tensor; None for one that no operator made under autograd."""
+    node = tensor.grad_fn
+    return None if node is None else (node.name(), tensor.output_nr)
 
 
 def describe(tensor: torch.Tensor) -> Description:
@@ -159,8 +197,7 @@ def describe(tensor: torch.Tensor) -> Description:
 
     Only strided tensors have a legacy type. Nested tensors have no shape.
     """
-    node = tensor.grad_fn
-    maker = None if node is None else (node.name(), tensor.output_nr)
+    maker = maker_of(tensor)
     if tensor.is_nested:
         return f"nested {type(tensor).__name__}", None, maker
     plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided

@@ -61,7 +61,10 @@ class ModuleHooks:
     @property
     def waiting_nbytes(self) -> int:
         """Bytes of the tensors of all threads whose operators have not been seen to return."""
-        return sum(one.moves.nbytes for one in list(self._passes.values()))
+        nbytes = 0
+        for one in tuple(self._passes.values()):
+            nbytes += one.moves_nbytes
+        return nbytes
 
     def install(self, owner: Owner, here: ThreadPass) -> None:
         """Install the hooks in this thread, whose pass is ``here``. If interrupted, ``remove`` undoes what was done."""

@@ -9,6 +9,7 @@ from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.out_of_memory import is_out_of_memory
 from fastio.offload.planning.planner import Planner
+from fastio.offload.planning.prefetch import Order
 from fastio.offload.stores.tier_set import TierSet, tier_of
 
 
@@ -38,14 +39,14 @@ class ReadAhead:
     def used(self, saved: SavedTensor, expected: bool) -> None:
         """Backward was given a saved tensor. ``expected``: as the order says."""
         step, order = saved.step, saved.step.order
-        loaded = self._tiers.loaded
+        tiers, ends = self._tiers, self._ends
+        loaded = tiers.loaded
         if saved.tier is not None:
             self._in_use[saved.index] = saved
         assert order is not None, "a use sets it"
-        room = self._room()
-        taken = self._loaded_bytes()
-        others = [other for other in self._ends if other is not step and not _is_over(other)]
-        if not expected or step not in self._ends or (taken and room < taken):
+        room, taken = self._room()
+        others = [other for other in ends if other is not step and not _is_over(other)] if len(ends) > 1 else []
+        if not expected or step not in ends or (taken and room < taken):
             needed = self._needed(step, room)
             if room >= taken:
                 needed.update(saved.index for other in others for saved in self._followers(other))
@@ -53,51 +54,47 @@ class ReadAhead:
                 # A buffer that is being read into must stay: the device writes to it.
                 if other.state is State.RESIDENT and other.index not in needed:
                     tier_of(other).unload(other)
-            self._ends[step] = order.position
-            taken = self._loaded_bytes()
-        elif saved.index in loaded.tensors and not order.comes_before(saved.ordinal, self._stays_until(saved)):
-            tier_of(saved).unload(saved)
+            ends[step] = order.position
+            _, taken = self._room()
+        elif (
+            saved.index in loaded.tensors
+            and saved.tier is not None
+            and not order.comes_before(
+                saved.ordinal, max(ends[step], order.position + 1) if saved.recipe is None else len(order.uses)
+            )
+        ):
+            # The very next tensor stays, whatever the room: two nodes in a row often use the same one. So does one that
+            # would have to be recomputed.
+            saved.tier.unload(saved)
         free = room - taken
         if others:
             free = min(free, room // (len(others) + 1) - self._loaded_bytes(step))
-        self._read_on(step, free - step.recompute_room)
-        if self._tiers.disks:
-            self._tiers.pump(self._held(step) if self._tiers.waiting_bytes else ())
+        self._read_on(step, order, free - step.recompute_room)
+        if tiers.disks:
+            tiers.pump(self._held(step) if tiers.waiting_bytes else ())
 
-    def _stays_until(self, saved: SavedTensor) -> int:
-        """Return the place in the order before which a loaded tensor must be used again to stay.
-
-        The very next tensor stays, whatever the room: two nodes in a row often use the same one. So does one that
-        would have to be recomputed.
-        """
-        order = saved.step.order
-        assert order is not None, "a use sets it"
-        return len(order.uses) if saved.recipe is not None else max(self._ends[saved.step], order.position + 1)
-
-    def _room(self) -> int:
-        """Return the bytes for tensors that are loaded and not in use.
+    def _room(self) -> tuple[int, int]:
+        """Return the bytes for tensors that are loaded and not in use, and the bytes that these have.
 
         A tensor is in use until autograd frees it: its node may need more tensors.
         """
-        in_use = 0
+        tiers, planner = self._tiers, self._planner
+        loaded = tiers.loaded
+        busy, taken = (tiers.waiting_bytes if tiers.disks else 0), loaded.nbytes
         for index, saved in list(self._in_use.items()):
-            if not saved.is_in_use:
+            handed_out = saved.handed_out
+            if handed_out is None or handed_out[0]() is None:
                 del self._in_use[index]
-            elif saved.state is not State.PENDING:
-                in_use += saved.nbytes
-        busy = self._tiers.waiting_bytes + in_use
-        return self._planner.room_to_read(self._planner.kept_nbytes, busy)
-
-    def _loaded_bytes(self, step: ForwardPass | None = None) -> int:
-        """Return the bytes of tensors, of one pass or of all, that are loaded and not in use."""
-        loaded = self._tiers.loaded
-        if step is not None:
-            return sum(one.nbytes for one in loaded if one.step is step and one.index not in self._in_use)
-        nbytes = loaded.nbytes
-        for index, saved in self._in_use.items():
+                continue
+            if saved.state is not State.PENDING:
+                busy += saved.nbytes
             if index in loaded.tensors:
-                nbytes -= saved.nbytes
-        return nbytes
+                taken -= saved.nbytes
+        return planner.room_to_read(planner.kept_nbytes, busy), taken
+
+    def _loaded_bytes(self, step: ForwardPass) -> int:
+        """Return the bytes of the tensors of one pass that are loaded and not in use."""
+        return sum(one.nbytes for one in self._tiers.loaded if one.step is step and one.index not in self._in_use)
 
     def _needed(self, step: ForwardPass, room: int) -> set[int]:
         """Return the indices of the next tensors: of as many as fit ``room``, loaded or not."""
@@ -118,18 +115,18 @@ class ReadAhead:
             needed.add(saved.index)
         return needed
 
-    def _read_on(self, step: ForwardPass, room: int) -> None:
+    def _read_on(self, step: ForwardPass, order: Order, room: int) -> None:
         """Begin to read the tensors that follow, within ``room`` bytes."""
-        order = step.order
-        assert order is not None, "a use sets it"
-        at = max(self._ends[step], order.position)
-        while at < len(order.uses):
-            saved = step.saved_tensors.get(order.uses[at])
+        uses, saved_tensors = order.uses, step.saved_tensors
+        at, count = max(self._ends[step], order.position), len(uses)
+        while at < count:
+            saved = saved_tensors.get(uses[at])
             if saved is not None and saved.state is State.DISK and not saved.is_in_memory:
                 if room < saved.nbytes:
                     break
+                assert saved.tier is not None, "bytes that are not in memory are in a tier"
                 try:
-                    tier_of(saved).fetch(saved)
+                    saved.tier.fetch(saved)
                 except FastIOError:
                     break  # the device refuses: it is read when it is needed
                 except (MemoryError, RuntimeError) as error:

@@ -39,33 +39,17 @@ class State(enum.Enum):
 class SavedTensor:
     """Bytes to offload. Only its tier changes ``state``.
 
-    Its attributes by stage; those of the later stages are None until then.
+    Its attributes by stage; those of the later stages have no meaning until then.
     """
 
-    # Moved out, by its tier.
-    tier: DiskTier | HostTier | RecomputeTier | None = None
-    recipe: Recipe | None = None  # how to compute the bytes again
-    kept = False  # the plan keeps it in memory
-    view: View | None = None  # of the tensor that was saved first, if it is all of its storage
-    encoded: Encoded | None = None  # codec and sizes, without the payload; None: not encoded
-    payload: torch.Tensor | None = None  # replaces ``live`` if encoded
-    computed: devices.Event | None = None  # on a GPU: the bytes to write are there
-    lead = 0  # bytes before the span that are transferred with it
-    sent = 0  # address of the bytes when their write began
-    block: int | None = None  # the address of the bytes in host memory
-    copied: devices.Event | None = None  # on a GPU: the end of the copy to host memory
-    copied_number = 0  # of the copies to host memory by their order
-
-    # Read back.
-    buffer: Buffer | None = None  # strong: bytes that were read back, or are being read
-    home: devices.Stream | None = None  # on a GPU: the stream on which the buffer was allocated
-    fetched_s = 0.0  # when that began
-    arrived: devices.Event | None = None  # on a GPU: the end of the latest copy back
-    ready: devices.Event | None = None  # on a GPU: work that uses the bytes waits for this copy, encoding or decoding
-
-    # Used.
-    _unpacked: torch.Tensor | None = None
-    _handed_out: tuple[weakref.ref[torch.UntypedStorage], int] | None = None
+    __slots__ = (
+        *("step", "ordinal", "index", "key", "version", "witness", "source", "source_nbytes", "span", "nbytes"),
+        *("device", "accelerator", "stream", "live", "state", "handles", "kept"),
+        *("tier", "recipe", "view", "encoded", "payload", "stored_nbytes", "computed", "lead", "sent"),
+        *("block", "copied", "copied_number"),
+        *("buffer", "home", "fetched_s", "arrived", "ready"),
+        *("unpacked", "handed_out"),
+    )
 
     def __init__(
         self,
@@ -73,8 +57,10 @@ class SavedTensor:
         ordinal: int,
         index: int,
         storage: torch.UntypedStorage,
+        source_nbytes: int,
         span: Span,
         witness: torch.Tensor,
+        device: torch.device,
         accelerator: devices.Accelerator | None = None,
         stream: devices.Stream | None = None,
         key: tuple[int, int, int] = (0, 0, 0),
@@ -82,42 +68,67 @@ class SavedTensor:
         self.step = step
         self.ordinal = ordinal  # index within the forward pass
         self.index = index  # index at the store, unique in the process
-        self.span = span
-        self.nbytes = span.nbytes
-        self.stored_nbytes = span.nbytes  # to transfer
-        self.device = storage.device
-        self.state = State.RESIDENT
+        self.key = key  # storage, counter and version: equal keys are equal bytes
+        self.version = key[2]
+        self.witness = witness  # shares the version counter of the saved tensors without keeping their storage
         # The weak reference keeps the storage's header, not its bytes, so no other storage gets its _cdata.
         self.source = WeakStorage(storage)
-        self.source_nbytes = storage.nbytes()
-        self.live: torch.UntypedStorage | None = storage  # strong, while no safe copy exists elsewhere
-        self.handles: set[HandleRef | Hold] = set()  # that graphs still hold, or what is made from these bytes
+        self.source_nbytes = source_nbytes
+        self.span = span
+        self.nbytes = self.stored_nbytes = span.nbytes  # the second to transfer
         # On a GPU: the stream of the operator that saved the bytes. They are copied and encoded behind it.
+        self.device = device
         self.accelerator = accelerator
         self.stream = stream
-        self.key = key  # storage, counter and version: equal keys are equal bytes
-        # Shares the version counter of the saved tensors without keeping their storage.
-        self.witness = witness
-        self.version = witness._version
+        self.live: torch.UntypedStorage | None = storage  # strong, while no safe copy exists elsewhere
+        self.state = State.RESIDENT
+        self.handles: set[HandleRef | Hold] = set()  # that graphs still hold, or what is made from these bytes
+        self.kept = False  # the plan keeps it in memory
+
+        # Moved out, by its tier.
+        self.tier: DiskTier | HostTier | RecomputeTier | None = None
+        self.recipe: Recipe | None = None  # how to compute the bytes again
+        self.view: View | None = None  # of the tensor that was saved first, if it is all of its storage
+        self.encoded: Encoded | None = None  # codec and sizes, without the payload; None: not encoded
+        self.payload: torch.Tensor | None = None  # replaces ``live`` if encoded
+        self.block: int | None = None  # the address of the bytes in host memory
+        self.copied: devices.Event | None = None  # on a GPU: the end of the copy to host memory
+
+        # Read back.
+        self.buffer: Buffer | None = None  # strong: bytes that were read back, or are being read
+        self.home: devices.Stream | None = None  # on a GPU: the stream on which the buffer was allocated
+        self.arrived: devices.Event | None = None  # on a GPU: the end of the latest copy back
+        self.ready: devices.Event | None = None  # on a GPU: work that uses the bytes waits for this
+
+        # Used.
+        self.unpacked: torch.Tensor | None = None  # an empty tensor that shares the counter of the unpacked ones
+        # The storage that autograd got last, and the shift of the bytes in it.
+        self.handed_out: tuple[weakref.ref[torch.UntypedStorage], int] | None = None
+
+    # Set by the tiers that use them:
+    computed: devices.Event | None  # on a GPU: the bytes to write are there
+    lead: int  # bytes before the span that are transferred with it
+    sent: int  # address of the bytes when their write began
+    copied_number: int  # of the copies to host memory by their order
+    fetched_s: float  # when the latest copy back began
 
     def tensor(self, view: View, storage: torch.UntypedStorage, moved: int) -> torch.Tensor:
-        """Return a saved tensor on a storage in which the bytes lie ``moved`` bytes further than in the original."""
+        """Return a saved tensor on a storage in which the bytes lie ``moved`` bytes further than in the original.
+
+        Unpacked tensors share a version counter, which begins at 0, so a write in backward is detected.
+        """
+        akin = self.unpacked
+        if akin is None:
+            akin = self.unpacked = empty_on(self.device).data  # with a counter of its own
         buffer = self.buffer
         if buffer is not None and buffer.storage is storage and buffer.tensor is not None and view == self.view:
-            return view.tensor(buffer.tensor, self.unpacked)
-        return view.tensor(view.on(storage, moved), self.unpacked)
-
-    @property
-    def unpacked(self) -> torch.Tensor:
-        """An empty tensor, at version 0. Unpacked tensors share its counter, so a write in backward is detected."""
-        if self._unpacked is None:
-            self._unpacked = empty_on(self.device).data  # with a counter of its own
-        return self._unpacked
+            return view.tensor(buffer.tensor, akin)
+        return view.tensor(view.on(storage, moved), akin)
 
     @property
     def was_written(self) -> int:
         """How often backward wrote to the unpacked bytes."""
-        return 0 if self._unpacked is None else self._unpacked._version
+        return 0 if self.unpacked is None else self.unpacked._version
 
     @property
     def held(self) -> bool:
@@ -151,16 +162,16 @@ class SavedTensor:
     def in_memory(self) -> tuple[torch.UntypedStorage, int] | None:
         """Return a storage with the bytes and their shift in it; None if they must be read."""
         if self.live is not None:
-            self._handed_out = (weakref.ref(self.live), 0)
+            self.handed_out = weakref.ref(self.live), 0
             return self.live, 0
         if self.buffer is not None and self.state is State.RESIDENT:
             return self.hand_out(self.buffer)
         original = self.original()
         if original is not None:
             return original, 0
-        if self._handed_out is not None and (storage := self._handed_out[0]()) is not None:
+        if self.handed_out is not None and (storage := self.handed_out[0]()) is not None:
             used_on_current_stream(storage, self.ready)
-            return storage, self._handed_out[1]
+            return storage, self.handed_out[1]
         return None
 
     @property
@@ -173,22 +184,23 @@ class SavedTensor:
     @property
     def is_in_use(self) -> bool:
         """Whether autograd still has the storage that was handed out last."""
-        return self._handed_out is not None and self._handed_out[0]() is not None
+        return self.handed_out is not None and self.handed_out[0]() is not None
 
     def hand_out(self, buffer: Buffer) -> tuple[torch.UntypedStorage, int]:
         """Return a buffer's storage and the shift of the bytes in it.
 
         A weak reference remembers it, so it is found again while autograd uses it.
         """
-        moved = buffer.start - self.span.start
-        self._handed_out = (weakref.ref(buffer.storage), moved)
+        storage = buffer.storage
+        shift = buffer.start - self.span.start
+        self.handed_out = weakref.ref(storage), shift
         if self.accelerator is not None:
             stream = self.accelerator.current_stream(self.device)
             if self.ready is not None:
                 stream.wait_event(self.ready)
             if stream != self.home:
-                storage_bytes(buffer.storage).record_stream(stream)
-        return buffer.storage, moved
+                storage_bytes(storage).record_stream(stream)
+        return storage, shift
 
 
 class HandleRef(weakref.ref[Any]):

@@ -1,14 +1,25 @@
-"""What one thread runs under an Offload: torch's saved-tensor hooks hold for the thread that installed them only."""
+"""What one thread runs under an Offload: torch's saved-tensor hooks hold for the thread that installed them only.
+
+Moves of tensors are delayed until the operator that saved them has returned. Some operators save a tensor and fill it
+afterwards without a new version: RReLU its noise, batch normalisation its running statistics.
+"""
 
 from __future__ import annotations
 
+import operator
 import threading
 from typing import Any
 
-from fastio.offload.autograd import hooks
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import PushedHooks
-from fastio.offload.autograd.operators import PendingMoves
+from fastio.offload.autograd.saved_tensor import SavedTensor
+from fastio.offload.autograd.views import View
+from fastio.offload.planning.profile import Placement
+
+PendingMove = tuple[SavedTensor, View, Placement]
+"""A saved tensor to move out, the view of it that was saved, and how to move it."""
+
+_NONE = -1
 
 
 class ThreadPass:
@@ -22,13 +33,29 @@ class ThreadPass:
         self.step: ForwardPass | None = step
         self.taken = taken
         self.thread = threading.current_thread()
-        self.moves = PendingMoves()
+        # The number of the operator that saved the latest tensor. Autograd numbers its nodes per thread. An operator
+        # makes its node, saves its inputs, runs and saves its results under one number; the next one that saves a
+        # tensor has another.
+        self.operator = _NONE
+        self.moves: list[PendingMove] = []  # of tensors that it saved
+        self.moves_nbytes = 0
         self.modules: list[str] = []  # the classes of the modules that run, the innermost last
         self.hooks = PushedHooks()
         self.pack: Any = None  # the pack hook, which only this thread has
-        self.unpack: Any = hooks.unpack
+        self.unpack: Any = operator.methodcaller("unpack")  # the unpack hook
 
     @property
     def innermost(self) -> str:
         """The class name of the innermost running module; "" outside of modules."""
         return self.modules[-1] if self.modules else ""
+
+    def take(self, operator: int = _NONE) -> list[PendingMove]:
+        """Return and remove the moves of the latest operator, which has returned: ``operator`` runs now, or none."""
+        self.operator = operator
+        moves, self.moves, self.moves_nbytes = self.moves, [], 0
+        return moves
+
+    def add(self, move: PendingMove) -> None:
+        """Add the move of a tensor that the latest operator saved."""
+        self.moves.append(move)
+        self.moves_nbytes += move[0].nbytes

@@ -31,12 +31,15 @@ def counter_of(tensor: torch.Tensor) -> int:
     return _word_at(tensor._cdata + OFFSET).value
 
 
-def witness_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return an empty tensor that shares the counter: it shows the version and keeps the counter's address in use."""
+def witness_of(tensor: torch.Tensor, lazy: bool = True) -> torch.Tensor:
+    """Return an empty tensor that shares the counter: it shows the version and keeps the counter's address in use.
+
+    ``lazy``: the tensor may be a conjugate or negative view.
+    """
     witness = tensor.detach()
-    if witness.is_conj():  # not all devices allow that a conjugate or negative view gets other memory
+    if lazy and witness.is_conj():  # not all devices allow that a conjugate or negative view gets other memory
         witness = witness.conj()
-    if witness.is_neg():
+    if lazy and witness.is_neg():
         witness = torch._neg_view(witness)
     witness.data = empty_on(tensor.device)  # of the same device: not all devices allow another one here
     return witness

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from operator import mul
 from typing import Any, NamedTuple
 
@@ -67,6 +68,15 @@ class View(NamedTuple):
         if self.conj:
             tensor = tensor.conj()
         return torch._neg_view(tensor) if self.neg else tensor
+
+
+@lru_cache(maxsize=4096)
+def view_of(
+    dtype: torch.dtype, shape: torch.Size, stride: tuple[int, ...], offset: int, conj: bool, neg: bool
+) -> tuple[View, Span]:
+    """Return the view with these properties, and the span that it touches. A training asks for the same ones always."""
+    view = View(dtype, shape, stride, offset, conj, neg)
+    return view, view.touched()
 
 
 def span_to_save(touched: Span, storage_nbytes: int, on_host: bool) -> Span:

@@ -10,13 +10,13 @@ from fastio import devices
 from fastio.offload.autograd.buffer import Buffer
 from fastio.offload.autograd.saved_tensor import SavedTensor, under_its_stream, used_on_current_stream
 from fastio.offload.autograd.views import View
-from fastio.offload.codecs.encoding import decode, encode, is_exact
+from fastio.offload.codecs.encoding import Codec, decode, encode, is_exact
 from fastio.offload.out_of_memory import is_out_of_memory
 
 _NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
-def pack(saved: SavedTensor, view: View, codec: str) -> bool:
+def pack(saved: SavedTensor, view: View, codec: Codec) -> bool:
     """Replace the live bytes by the codec's payload if that is smaller; return whether it did.
 
     Rounding codecs skip what looks like statistics: tensors with one dimension, or whose last dimension is 1.

@@ -77,20 +77,21 @@ class Planner:
         self._passes: list[ref[ForwardPass]] = []
         self._warned = False
         self._least_window = _WINDOW  # without a budget
+        # Whether the bytes in transfer are limited to those that are of use, not to a part of the budget.
+        self._keeps_window = budget is None and policy in UNPLANNED
+        self.kept_nbytes = 0  # of the activations of all passes that stay by their plans
+        # Bytes of memory for the saved tensors of the latest pass; None if nothing limits them.
+        self.budget: int | None = None
+        # Bytes that may wait for their write at a time. Activations that stay and activations in transfer share the
+        # budget. Where all move, transfers have all of it: a budget of two of the largest activation lets one be
+        # transferred while the other is computed or used.
+        self.window = 0
+        self._set_limits()
 
     @property
-    def budget(self) -> int | None:
-        """Bytes of memory for the saved tensors of the latest pass; None if nothing limits them."""
-        return self.budget_of(self._current)
-
-    @property
-    def window(self) -> int:
-        """Bytes that may wait for their write at a time.
-
-        Activations that stay and activations in transfer share the budget. Where all move, transfers have all of it:
-        a budget of two of the largest activation lets one be transferred while the other is computed or used.
-        """
-        return self._window_of(self._current)
+    def given_budget(self) -> int | None:
+        """The budget that the user set."""
+        return self._settings.budget
 
     @property
     def transit(self) -> int:
@@ -98,19 +99,9 @@ class Planner:
         budget = self.budget
         return 2 * self.window if budget is None else min(2 * self.window, budget)
 
-    def room_to_write(self, pending: int) -> int:
-        """Return the bytes that may wait for their write in forward. Those of ``pending`` bytes have not begun."""
-        return self.window if self.budget is None else self.window - pending
-
     def add_pass(self, step: ForwardPass) -> None:
         """Add a forward pass, which shares the budget with the others."""
         self._passes = [*(one for one in self._passes if one() is not None), ref(step)]
-
-    @property
-    def kept_nbytes(self) -> int:
-        """Bytes of the activations of all passes that stay by their plans."""
-        alive = (one() for one in self._passes)
-        return sum(step.kept_nbytes for step in alive if step is not None)
 
     def may_keep(self, nbytes: int) -> bool:
         """Return whether an activation may stay, as its plan says, beside those of other passes."""
@@ -131,8 +122,16 @@ class Planner:
 
     def prepare(self) -> None:
         """Plan the profiled passes that are not planned. Raises InfeasibleBudget."""
+        alive = (one() for one in self._passes)
+        self.kept_nbytes = sum(step.kept_nbytes for step in alive if step is not None)  # interrupts may miscount
         if self._memory is not None:
             self._look_at(self._memory)
+        try:
+            self._plan()
+        finally:
+            self._set_limits()
+
+    def _plan(self) -> None:
         for profile in self._profiles.values():
             if profile is not None and self.policy == "joint":
                 profile.correct_times()
@@ -162,6 +161,7 @@ class Planner:
                 self._measured = None
                 if self._fits:
                     self._memory.measure()
+        self._set_limits()
         return profile
 
     def tighten(self) -> bool:
@@ -176,6 +176,7 @@ class Planner:
         self.tightened += 1
         profile.room.most = min(budget, sum(saved.nbytes for saved in profile.trace.saved)) // 2
         profile.planned = False
+        self._set_limits()
         return True
 
     def answer_out_of_memory(self) -> None:
@@ -249,7 +250,11 @@ class Planner:
             self.latest = self._measured = profile
             if self.policy in UNPLANNED:
                 profile.move_all(self._settings)
+        self._set_limits()
         return profile
+
+    def _set_limits(self) -> None:
+        self.budget, self.window = self.budget_of(self._current), self._window_of(self._current)
 
     @property
     def _fits(self) -> bool:
@@ -263,11 +268,6 @@ class Planner:
     def _measures(self) -> bool:
         """Whether the latest pass measures what else a step takes: nothing is read ahead then."""
         return self._fits and self._current is None
-
-    @property
-    def _keeps_window(self) -> bool:
-        """Whether the bytes in transfer are limited to those that are of use, not to a part of the budget."""
-        return self._settings.budget is None and self.policy in UNPLANNED
 
     def budget_of(self, profile: Profile | None) -> int | None:
         """Return the bytes of memory for the saved tensors of a profile's passes; None if nothing limits them."""

@@ -18,6 +18,7 @@ __all__ = ["POLICIES", "ActivationProfile", "InfeasibleBudget", "Policy", "Sched
 Policy = Callable[[Sequence[ActivationProfile], int, float], Iterable[int]]
 """``policy(activations, need_bytes, forward_s)`` returns the indices of the activations to move out, in any order."""
 
+PolicyName = Literal["all", "flashneuron", "optimal", "joint", "vdnn-all", "vdnn-conv", "vdnn-dyn", "fastensor"]
 POLICIES = ("all", "flashneuron", "optimal", "joint", "vdnn-all", "vdnn-conv", "vdnn-dyn", "fastensor")
 
 

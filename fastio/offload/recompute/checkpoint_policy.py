@@ -34,6 +34,11 @@ class PlannedPolicy:
             both = verdict, self._verdicts.get(call, verdict)  # of several outputs
             self._verdicts[call] = min(both, key=_BY_RANK.index)
 
+    def __repr__(self) -> str:
+        counted = Counter(verdict.name for verdict in self._verdicts.values())
+        found = ", ".join(f"{count} {name}" for name, count in sorted(counted.items()))
+        return f"<fastio PlannedPolicy: {found or 'no operators'}>"
+
     def __call__(self, context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
         """Return the verdict on the next call of an operator; PREFER_RECOMPUTE if the plan does not know it."""
         again = operator, bool(context.is_recompute)  # torch 2.6 asks in backward too

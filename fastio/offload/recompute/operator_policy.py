@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
 
-Operators = Callable[..., Any] | Sequence[Any]
+Operators = Callable[..., Any] | list[Any] | tuple[Any, ...]
 """``policy(context, operator, *args, **kwargs)``, which returns a CheckpointPolicy (or a bool), or a list of operators.
 
 As in torch, True means MUST_SAVE and False PREFER_RECOMPUTE; of a list, the outputs are saved, all others recomputed.

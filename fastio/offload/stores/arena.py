@@ -38,6 +38,9 @@ class Arena:
         self._high = _End()
         self._blocks: dict[int, tuple[_End, int, int]] = {}  # offset -> end, distance from that end, bytes
 
+    def __repr__(self) -> str:
+        return f"<fastio Arena of {self.nbytes} bytes: blocks: {len(self._blocks)}, gap of {self.gap} bytes>"
+
     def resident(self, nbytes: int) -> int:
         """Return the offset of a new block at the low end, as low as possible. Raises ArenaFullError."""
         distance, rounded = self._take(self._low, nbytes)

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from fastio.arguments import Path
 from fastio.offload.stores.endurance import Drive
 from fastio.offload.stores.store_errors import BLOCK, Failure, PublicErrors, StoreGoneError, transfer_error
 from fastio.offload.stores.store_opening import open_store
@@ -71,9 +72,9 @@ class BlockStore:
 
     def __init__(
         self,
-        places: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        places: Path | Sequence[Path],
         capacity: int = 0,
-        driver: str | None = None,
+        driver: Literal["uring", "threads", "nvme", "vfio", "spdk"] | None = None,
         force: str | None = None,
     ) -> None:
         if capacity < 0 or 0 < capacity < BLOCK:
@@ -92,6 +93,7 @@ class BlockStore:
         self._drive = Drive(opened.drive_nbytes)
         self._opened = time.monotonic()
         self._recording = False
+        self._is_closed = False
 
     def write(self, index: int, address: int, nbytes: int) -> None:
         """Queue the write of a new blob. ValueError if the index is taken, TransferError (ENOSPC) if space is short."""
@@ -214,8 +216,13 @@ class BlockStore:
         """Drop queued commands, wait for the device and free the space. May be called twice."""
         with self._public_errors:
             self._native.close()
+        self._is_closed = True
         for claim in self._claims:
             claim()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open"
+        return f"<fastio BlockStore in {', '.join(self.places)}: driver {self.driver}, {state}>"
 
     def __enter__(self) -> BlockStore:
         return self

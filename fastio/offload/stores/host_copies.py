@@ -29,9 +29,8 @@ class CpuCopies:
         streaming_copy(buffer.address, host, saved.stored_nbytes)
         return None
 
-    def is_over(self, event: Event | None, wait: bool) -> bool:
-        """Return whether a copy has ended, with or without an error; wait for that if ``wait``."""
-        return True
+    def follow_all(self) -> None:
+        """Let the copies out to come follow all copies so far: host memory that these use may be used again."""
 
     def wait(self, event: Event | None) -> None:
         """Wait for a copy. Raises its error."""
@@ -45,14 +44,15 @@ class StreamCopies(CpuCopies):
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
-        self._streams: dict[tuple[torch.device, bool], Stream] = {}
+        self._out: dict[torch.device, Stream] = {}
+        self._back: dict[torch.device, Stream] = {}
         self._copies = 0  # out, that were issued
         self._waited: dict[torch.device, int] = {}  # the latest copy out that the stream of the copies back follows
 
     def out(self, saved: SavedTensor, host: int) -> Event:
         """See :class:`CpuCopies`."""
         try:
-            stream = self._stream(saved.device, out=True)
+            stream = self._out.get(saved.device) or self._new_stream(saved.device, out=True)
             stream.wait_stream(saved.stream)
             self._copies += 1
             saved.copied_number = self._copies
@@ -64,7 +64,7 @@ class StreamCopies(CpuCopies):
         """See :class:`CpuCopies`."""
         device = saved.device
         try:
-            stream = self._stream(device, out=False)
+            stream = self._back.get(device) or self._new_stream(device, out=False)
             saved.home = self._accelerator.current_stream(device)
             stream.wait_stream(saved.home)
             if saved.copied_number > self._waited.get(device, 0):  # copies out are in order, too
@@ -74,14 +74,13 @@ class StreamCopies(CpuCopies):
         except RuntimeError as error:
             raise refused_copy(error) from error
 
-    def is_over(self, event: Event | None, wait: bool) -> bool:
+    def follow_all(self) -> None:
         """See :class:`CpuCopies`."""
         try:
-            if wait:
-                self.wait(event)
-            return event is None or bool(event.query())
-        except (FastIOError, RuntimeError):  # of torch, or of the copy
-            return True
+            for stream in self._out.values():
+                self._follow_others(stream)
+        except RuntimeError as error:
+            raise refused_copy(error) from error
 
     def wait(self, event: Event | None) -> None:
         """See :class:`CpuCopies`."""
@@ -91,15 +90,20 @@ class StreamCopies(CpuCopies):
 
     def synchronize(self) -> None:
         """See :class:`CpuCopies`."""
-        for stream in self._streams.values():
+        for stream in (*self._out.values(), *self._back.values()):
             with contextlib.suppress(FastIOError), copy_errors():
                 stream.synchronize()
 
-    def _stream(self, device: torch.device, out: bool) -> Stream:
-        stream = self._streams.get((device, out))
-        if stream is None:
-            stream = self._streams[device, out] = self._accelerator.copy_stream(device, to_host=out)
+    def _new_stream(self, device: torch.device, out: bool) -> Stream:
+        stream = self._accelerator.copy_stream(device, to_host=out)
+        self._follow_others(stream)
+        (self._out if out else self._back)[device] = stream
         return stream
+
+    def _follow_others(self, stream: Stream) -> None:
+        for other in (*self._out.values(), *self._back.values()):
+            if other is not stream:
+                stream.wait_stream(other)
 
     def _copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> Event:
         self._accelerator.copy(stream, destination, source, nbytes, to_host)

@@ -3,13 +3,14 @@
 On an accelerator nothing here waits, except in a pass that measures transfers: the device keeps the order. A copy out
 follows the operator that saved the bytes. The stream of that operator waits for the copy before the memory is freed, so
 what reuses it comes later. A copy back follows the work that used its memory before, and what uses the bytes waits for
-it. A block of host memory is reused when its last copy was seen to have ended.
+it. Blocks of host memory are reused in the same way: the copies out that follow do so after all copies before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections import deque
+from collections import defaultdict
 
 from fastio import devices
 from fastio.offload.autograd.buffer import IN_HUGE_PAGES, Buffer
@@ -35,12 +36,9 @@ class HostTier(Tier):
         super().__init__(name, counts, loaded)
         self._slab = Slab(nbytes, accelerator)
         self._copies = CpuCopies() if accelerator is None else StreamCopies(accelerator)
-        self._freed: deque[tuple[int, int, devices.Event | None]] = deque()  # blocks, sizes, and the last copy of each
-        self._spare: dict[int, list[int]] = {}  # free blocks by size: a training uses the same ones in each step
-
-    def begin_pass(self) -> None:
-        """Begin a forward pass: take back the memory whose copies have ended."""
-        self._reap(wait=False)
+        # Free blocks by size: a training uses the same ones in each step. Copies may still use the freed ones.
+        self._freed: defaultdict[int, list[int]] = defaultdict(list)
+        self._spare: defaultdict[int, list[int]] = defaultdict(list)
 
     def move_out(self, saved: SavedTensor, waits: bool) -> bool:
         """Begin to copy a tensor out, and wait for that if ``waits``. Return False if there is no room for it.
@@ -48,8 +46,10 @@ class HostTier(Tier):
         Never raises an error of the copy.
         """
         began = time.perf_counter()
+        nbytes = saved.stored_nbytes
         try:
-            block = self._block(saved.stored_nbytes)
+            spare = self._spare[nbytes]
+            block = spare.pop() if spare else self._block(nbytes)
             if block is None:
                 return False
             saved.tier = self
@@ -79,15 +79,16 @@ class HostTier(Tier):
         copy; nothing is changed then.
         """
         assert saved.block is not None, "it was moved out"
-        if saved.encoded is not None:
-            saved.buffer = Buffer.for_payload(saved.stored_nbytes, saved.device)
-        elif saved.view is not None and (saved.accelerator is not None or saved.nbytes < IN_HUGE_PAGES):
-            saved.buffer = Buffer.of_view(saved.view, saved.device)
+        if saved.view is not None and saved.encoded is None and (saved.accelerator or saved.nbytes < IN_HUGE_PAGES):
+            buffer = Buffer.of_view(saved.view, saved.device)
+        elif saved.encoded is not None:
+            buffer = Buffer.for_payload(saved.stored_nbytes, saved.device)
         else:
-            saved.buffer = Buffer.like_source(saved.span, saved.source_nbytes, saved.device, paged=False)
+            buffer = Buffer.like_source(saved.span, saved.source_nbytes, saved.device, paged=False)
+        saved.buffer = buffer
         saved.fetched_s = time.perf_counter()
         try:
-            saved.arrived = self._copies.back(saved, saved.buffer, saved.block)
+            saved.arrived = self._copies.back(saved, buffer, saved.block)
             saved.state = State.INFLIGHT
             self._loaded.add(saved)
         except BaseException:  # an interrupt may come after the copy was issued
@@ -100,7 +101,10 @@ class HostTier(Tier):
         """Let what is queued next on the current stream find the bytes. Raises ActivationLostError."""
         began = time.perf_counter()
         try:
-            self._bring(saved)
+            if saved.state is State.INFLIGHT and saved.encoded is None:
+                saved.ready, saved.state = saved.arrived, State.RESIDENT
+            else:
+                self._bring(saved)
         except STORE_ERRORS as first:
             self._counts.retried += 1
             saved.state = State.DISK
@@ -113,9 +117,9 @@ class HostTier(Tier):
 
     def unload(self, saved: SavedTensor) -> None:
         """Drop the bytes of a tensor in ``loaded`` on the device; host memory has them too."""
-        if saved.held and saved.copied is not None and saved.stream is not None:
+        if saved.stream is not None and saved.copied is not None and (saved.live or saved.payload) is not None:
             saved.stream.wait_event(saved.copied)
-        saved.release_bytes()
+        saved.live = saved.payload = saved.buffer = None
         saved.state = State.DISK
         self._loaded.discard(saved)
 
@@ -123,7 +127,8 @@ class HostTier(Tier):
         """Free the bytes of a tensor that the graph released."""
         if saved.state is State.INFLIGHT and saved.arrived is not None and saved.home is not None:
             saved.home.wait_event(saved.arrived)  # nothing that uses the bytes did
-        self.unload(saved)
+        if saved.state is not State.DISK:
+            self.unload(saved)
         self._free(saved)
 
     def close(self) -> None:
@@ -135,41 +140,30 @@ class HostTier(Tier):
         if saved.state is State.DISK:
             self.fetch(saved)
         saved.ready = saved.arrived
-        self._decode(saved)
+        if saved.encoded is not None:
+            self._decode(saved)
         saved.state = State.RESIDENT
 
     def _block(self, nbytes: int) -> int | None:
-        """Return the address of a new block; None if there is no room."""
-        spare = self._spare.get(nbytes)
-        if spare:
-            return spare.pop()
-        try:
-            return self._slab.resident(nbytes)
-        except ArenaFullError:
-            pass
-        for waits in (False, True):
-            self._reap(waits)
-            for blocks in self._spare.values():
+        """Return the address of a block, where there is no spare one; None if there is no room."""
+        if self._freed:
+            self._copies.follow_all()
+            for size, blocks in self._freed.items():
                 while blocks:
-                    self._slab.free(blocks.pop())
-            try:
-                return self._slab.resident(nbytes)
-            except ArenaFullError:
-                if not self._freed:
-                    break
+                    self._spare[size].append(blocks.pop())
+            self._freed.clear()
+            if spare := self._spare[nbytes]:
+                return spare.pop()
+        with contextlib.suppress(ArenaFullError):
+            return self._slab.resident(nbytes)
+        for blocks in self._spare.values():
+            while blocks:
+                self._slab.free(blocks.pop())
+        with contextlib.suppress(ArenaFullError):
+            return self._slab.resident(nbytes)
         return None
 
     def _free(self, saved: SavedTensor) -> None:
         block, saved.block = saved.block, None
         if block is not None:
-            last = saved.copied if saved.arrived is None else saved.arrived
-            if last is None:
-                self._spare.setdefault(saved.stored_nbytes, []).append(block)
-            else:
-                self._freed.append((block, saved.stored_nbytes, last))
-
-    def _reap(self, wait: bool) -> None:
-        """Free the blocks whose copies have ended, from the oldest one on; wait for all if ``wait``."""
-        while self._freed and self._copies.is_over(self._freed[0][2], wait):
-            block, nbytes, _ = self._freed.popleft()
-            self._spare.setdefault(nbytes, []).append(block)
+            self._freed[saved.stored_nbytes].append(block)

@@ -44,7 +44,7 @@ class TierSet:
         self.is_closed = False
         self._window = self._transit = 0
         self.disks: dict[str, DiskTier] = {}
-        self._hosts: dict[str, HostTier] = {}
+        self._hosts: dict[devices.Accelerator | None, HostTier] = {}
         self._slab_limits: dict[str, int] = {}  # by device: the most bytes of a slab in its memory
         self._staged: list[tuple[StagedStore, int]] = []  # with the most bytes of their slabs
 
@@ -54,8 +54,6 @@ class TierSet:
         self.loaded.recount()
         for staged, most in self._staged:
             staged.reserve(min(transit, most))
-        for host in self._hosts.values():
-            host.begin_pass()
         for disk in self.disks.values():
             disk.begin_pass(window)
 
@@ -66,9 +64,8 @@ class TierSet:
         ``limit`` bytes. All tiers count together, but only the writes of one are waited for.
         """
         name = HOST
-        kind = saved.device.type
         if not saved.step.refused and not (
-            where != DISK and self._host_budget > 0 and self._host(kind).move_out(saved, waits)
+            where != DISK and self._host_budget > 0 and self._host(saved.accelerator).move_out(saved, waits)
         ):
             name = DISK
             saved.tier = disk = self._disk(saved)
@@ -122,13 +119,14 @@ class TierSet:
                 nbytes -= saved.nbytes
                 oldest.append(saved)
         for saved in oldest:
-            tier_of(saved).unload(saved)
+            if saved.tier is not None:
+                saved.tier.unload(saved)
 
-    def _host(self, kind: str) -> HostTier:
-        host = self._hosts.get(kind)
+    def _host(self, accelerator: devices.Accelerator | None) -> HostTier:
+        host = self._hosts.get(accelerator)
         if host is None:
-            host = HostTier(HOST, self._host_budget, devices.find(kind), self._counts, self.loaded)
-            self._hosts[kind] = host
+            host = HostTier(HOST, self._host_budget, accelerator, self._counts, self.loaded)
+            self._hosts[accelerator] = host
         return host
 
     def _disk(self, saved: SavedTensor) -> DiskTier:

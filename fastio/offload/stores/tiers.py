@@ -69,7 +69,7 @@ class Tier:
     ) -> None:
         """Count a transfer that ended, and for which compute waited since ``stalled_from``."""
         nbytes, stalled = saved.stored_nbytes, now - stalled_from
-        step, traffic, counts = saved.step, self._traffic, self._counts
+        step, traffic, counts, name = saved.step, self._traffic, self._counts, self.name
         if op == "write":
             traffic.written_bytes += nbytes
             traffic.writes += 1
@@ -79,8 +79,8 @@ class Tier:
             traffic.reads += 1
             counts.stalled_read_s += stalled
         step.record_stall(stalled)
-        counts.events.append((op, step.number, saved.ordinal, nbytes, began, now, self.name))
-        if self.name == DISK:
+        counts.events.append((op, step.number, saved.ordinal, nbytes, began, now, name))
+        if name == DISK:
             step.record_transfer(op, nbytes, began, now)
         elif saved.accelerator is None:  # the host does not see the end of a copy from a device
             step.record_transfer(f"host {op}", nbytes, began, now)

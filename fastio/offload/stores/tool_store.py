@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from fastio import devices, dicts
+from fastio.arguments import Path, Policy
 from fastio.errors import FolderMissingError, TransferError
 from fastio.offload.stores.background_commands import BackgroundCommands, Command
 from fastio.offload.stores.endurance import Drive
@@ -70,7 +71,7 @@ class ToolStore:
 
     takes_devices = True
 
-    def __init__(self, folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], policy: Any = "w+r") -> None:
+    def __init__(self, folders: Path | Sequence[Path], policy: Policy = "w+r") -> None:
         self._tally = Tally(_times(dicts.resolve(policy, SAVE, registry.names())))
         given = [folders] if isinstance(folders, str | os.PathLike) else folders
         self.folders = tuple(os.fspath(folder) for folder in given)
@@ -88,6 +89,10 @@ class ToolStore:
         # Reentrant: the garbage collector may free another Offload's blob during this thread's call.
         self._lock = threading.RLock()
         self._finalizer = weakref.finalize(self, _close, self._files, self._commands)
+
+    def __repr__(self) -> str:
+        state = f"blobs: {len(self._files)}" if self._finalizer.alive else "closed"
+        return f"<fastio ToolStore in {self._name}: policy {self._policy!r}, {state}>"
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -9,16 +9,7 @@ from typing import Any
 
 import click
 
-from fastio.cli.convert_command import convert
-from fastio.cli.dictionaries_command import dictionaries
-from fastio.cli.diff_command import diff
-from fastio.cli.doctor_command import doctor
-from fastio.cli.explain_command import explain, tools
-from fastio.cli.inspect_command import inspect
-from fastio.cli.messages import INTERRUPTED, TROUBLE, complain
-from fastio.cli.seal_command import seal
-from fastio.cli.verify_command import verify
-from fastio.errors import FastIOError
+from fastio_command.subcommands import convert, dictionaries, diff, doctor, explain, inspect, seal, tools, verify
 
 
 class _Commands(click.Group):
@@ -31,8 +22,15 @@ class _Commands(click.Group):
             return super().invoke(context)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
-            context.exit(INTERRUPTED)
-        except (FastIOError, OSError, MemoryError) as error:
+            context.exit(130)  # 128 + SIGINT, as shells have it
+        except (click.exceptions.Exit, click.Abort, click.ClickException):
+            raise
+        except Exception as error:
+            from fastio.cli.messages import TROUBLE, complain
+            from fastio.errors import FastIOError
+
+            if not isinstance(error, FastIOError | OSError | MemoryError):
+                raise
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise  # click ends silently: the reader of stdout is gone
             complain(error)

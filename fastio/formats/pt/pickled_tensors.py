@@ -10,6 +10,7 @@ import torch
 
 from fastio.errors import quoted, shortened
 from fastio.formats.pt.pickle_outline import Global, Node, Outline, Persistent
+from fastio.sizes import exact_size
 
 _UTILS = "torch._utils"
 _TENSORS = {"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_qtensor"}
@@ -116,7 +117,7 @@ def _described(name: str, arguments: tuple[object, ...]) -> PickledTensor:
     if 0 not in shape:
         last = start + sum((length - 1) * step for length, step in zip(shape, strides, strict=True))
         if (last + 1) * dtype.itemsize > nbytes:
-            raise ValueError(f"its shape {quoted(shape)} needs more than the {nbytes} bytes of its storage")
+            raise ValueError(f"its shape {quoted(shape)} needs more than the {exact_size(nbytes)} of its storage")
     return PickledTensor(dtype, shape, strides, start, f"data/{shortened(key)}", nbytes)
 
 

@@ -1,0 +1,113 @@
+"""Lists folders of checkpoints: the steps of a Checkpointer, and what torch.distributed.checkpoint saved."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from fastio.errors import CheckpointError, CorruptFileError, TransferError
+from fastio.models.locate import DCP_METADATA
+
+STEPS, DCP = "checkpoints of fastio.Checkpointer", "torch.distributed.checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of a Checkpointer: ``nbytes`` of tensors in ``files``, saved at a time in UTC.
+
+    ``problem`` says why its manifest cannot be read; the other fields are empty then.
+    """
+
+    step: int
+    path: str
+    saved: str
+    nbytes: int
+    files: tuple[str, ...]
+    metadata: dict[str, Any]
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class DividedTensor:
+    """A tensor of a distributed checkpoint, stored in ``parts`` pieces; ``dtype`` without "torch."."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class DistributedContents:
+    """What a folder of torch.distributed.checkpoint holds. ``nbytes`` is the size of its files."""
+
+    path: str
+    nbytes: int
+    files: tuple[str, ...]
+    tensors: tuple[DividedTensor, ...]
+    objects: tuple[str, ...]
+
+
+def kind_of_folder(path: str) -> str:
+    """Which checkpoints a folder holds: :data:`STEPS`, :data:`DCP`, or an empty text for none."""
+    names = os.listdir(path)
+    if DCP_METADATA in names:
+        return DCP
+    from fastio.checkpoint.folder import manifest
+
+    inside = (os.path.join(path, name, manifest.NAME) for name in names if name.startswith("step-"))
+    return STEPS if manifest.NAME in names or any(map(os.path.lexists, inside)) else ""
+
+
+def steps(path: str) -> tuple[Step, ...]:
+    """The steps of a folder of checkpoints, or the one step whose folder it is, by their numbers.
+
+    TransferError if a folder cannot be read.
+    """
+    from fastio.checkpoint.folder import manifest
+    from fastio.checkpoint.folder.step_folders import StepFolder
+
+    folder = os.path.normpath(path)
+    if os.path.lexists(os.path.join(folder, manifest.NAME)):
+        try:
+            return (_step(folder, manifest.read(folder)),)
+        except (CorruptFileError, CheckpointError, TransferError) as error:
+            number = os.path.basename(folder).rpartition("-")[2]
+            return (Step(int(number) if number.isdigit() else -1, folder, "", 0, (), {}, str(error)),)
+    found = StepFolder(folder)
+    manifests, damaged = found.read_manifests()
+    intact = [_step(found.path_of(one.step), one) for one in manifests]
+    broken = [Step(step, found.path_of(step), "", 0, (), {}, str(error)) for step, error in damaged.items()]
+    return tuple(sorted([*intact, *broken], key=lambda one: one.step))
+
+
+def _step(folder: str, found: Any) -> Step:
+    names = tuple(file.name for file in found.files)
+    return Step(found.step, folder, found.saved, found.nbytes, names, found.metadata, "")
+
+
+def distributed(path: str) -> DistributedContents:
+    """List a folder of torch.distributed.checkpoint from its metadata; no tensor bytes are read.
+
+    CorruptFileError if the metadata are damaged, TransferError if they cannot be read.
+    """
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+    from fastio.distributed import metadata as metadata_file
+
+    found = metadata_file.read(path)
+    tensors, objects = [], []
+    for name, entry in found.state_dict_metadata.items():
+        if not isinstance(entry, TensorStorageMetadata):
+            objects.append(name)
+            continue
+        shape, dtype = tuple(entry.size), entry.properties.dtype
+        said = str(dtype).removeprefix("torch.")
+        tensors.append(DividedTensor(name, said, shape, prod(shape) * dtype.itemsize, len(entry.chunks)))
+    infos = found.storage_data or {}
+    files = sorted({str(info.relative_path) for info in infos.values() if hasattr(info, "relative_path")})
+    sizes = [os.path.getsize(whole) for name in files if os.path.exists(whole := os.path.join(path, name))]
+    return DistributedContents(path, sum(sizes), tuple(files), tuple(tensors), tuple(objects))

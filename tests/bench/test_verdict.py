@@ -1,0 +1,52 @@
+"""What `fastio-bench peers` says first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastio_bench.harness.rounds import Sample
+from fastio_bench.harness.run_record import Report
+from fastio_bench.harness.stats import summarise
+from fastio_bench.machine import disk_limit
+from fastio_bench.peers import verdict
+from fastio_bench.report.documents import read_folder
+from fastio_bench.report.page import page
+
+SECONDS = {
+    "cold load": {"torch": 1.0, "fastio": 0.5, "numpy": 0.8, "safetensors": 0.75, disk_limit.TOOL: 0.4},
+    "warm load": {"torch": 1.0, "fastio": 0.25, "torch, mmap": 0.01, "numpy": 0.5, "safetensors": 0.01},
+}
+SAMPLES = [
+    Sample(work, "bert", tool, 0, 10**9, seconds, 0.1)
+    for work, by_tool in SECONDS.items()
+    for tool, seconds in by_tool.items()
+]
+
+
+def test_compares_with_torch_the_best_that_copies_and_the_limit() -> None:
+    (table,) = verdict.tables(summarise(SAMPLES))
+    assert [list(row) for row in table.rows] == [
+        ["cold load", 2000.0, 2.0, 1.5, "safetensors", 80.0],
+        ["warm load", 4000.0, 4.0, 2.0, "numpy", None],
+    ]
+    assert verdict.lines(summarise(SAMPLES)) == [
+        "bert: fastio is 2.0 to 4.0 times as fast as torch, and 1.5 to 2.0 times as fast as the best other library"
+    ]
+
+
+def test_says_nothing_of_what_was_not_measured() -> None:
+    assert verdict.lines(summarise([one for one in SAMPLES if one.tool != "fastio"])) == []
+    alone = summarise([one for one in SAMPLES if one.tool in ("fastio", "torch")])
+    assert verdict.lines(alone) == ["bert: fastio is 2.0 to 4.0 times as fast as torch"]
+
+
+def test_page_begins_with_the_verdict_and_names_date_host_and_command(tmp_path: Path) -> None:
+    report = Report("peers", tmp_path, {})
+    report.samples += SAMPLES
+    report.write(tmp_path)
+    text = page(read_folder(tmp_path))
+    section = text[text.index('<section id="run-peers">') :]
+    assert section.index("times as fast as torch") < section.index("<dt>Measured</dt>") < section.index("<svg")
+    assert "<dt>Host</dt>" in section
+    assert "<dt>Command</dt>" in section
+    assert report.origin.startswith(f"measured {report.began:%Y-%m-%d}")

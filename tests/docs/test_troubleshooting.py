@@ -1,0 +1,34 @@
+"""The words of the errors in docs/troubleshooting.md are those of the library's messages."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import fastio
+
+PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+# Python's, torch's and the system's own.
+OTHERS = {
+    "Weights only load failed",
+    "No space left on device",
+}
+
+
+def literals() -> str:
+    """All text in the library's sources, as Python joins it."""
+    trees = (ast.parse(path.read_text()) for path in Path(fastio.__file__).parent.rglob("*.py"))
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    return "\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def test_messages_are_the_librarys() -> None:
+    cells = re.findall(r"^\| (.*?[^\\]) \|", PAGE.read_text(), re.MULTILINE)
+    phrases = {phrase for cell in cells for phrase in re.findall(r"`([^`]+)`", cell)} - OTHERS
+    assert len(phrases) > 20
+    said = literals()
+    missing = {
+        phrase for phrase in phrases for part in phrase.split("…") if part.strip() and part.strip(" '") not in said
+    }
+    assert not missing

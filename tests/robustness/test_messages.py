@@ -1,0 +1,273 @@
+"""What errors say: what happened, where, what was found, what was expected, the cure; sizes in words and exactly."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from click.testing import CliRunner
+from fastio.cli.commands import cli
+from torch import nn
+
+import fastio
+from disks import tmpfs
+from fastio.sizes import exact_size
+
+
+def flipped(path: Path, data: bytes) -> Path:
+    """Flip a bit in these bytes of a file."""
+    content = bytearray(path.read_bytes())
+    content[content.index(data)] ^= 1
+    path.write_bytes(content)
+    return path
+
+
+def damaged(folder: Path) -> Path:
+    path = folder / "model.pt"
+    weight = torch.arange(400.0)
+    fastio.save({"model": {"weight": weight, "bias": torch.ones(2)}}, path)
+    return flipped(path, weight.numpy().tobytes())
+
+
+def plain(folder: Path, name: str = "model.pt") -> Path:
+    fastio.save({"w": torch.ones(2)}, folder / name)
+    return folder / name
+
+
+def nested(folder: Path) -> Path:
+    fastio.save({"model": {"w": torch.ones(2)}}, folder / "nested.pt")
+    return folder / "nested.pt"
+
+
+def cut(folder: Path, name: str) -> Path:
+    path = folder / name
+    fastio.save({"w": torch.ones(2000)}, path)
+    path.write_bytes(path.read_bytes()[:-5000])
+    return path
+
+
+def steps(folder: Path) -> fastio.Checkpointer:
+    torch.manual_seed(0)
+    checkpointer = fastio.Checkpointer(folder / "run")
+    checkpointer.save(4, {"model": nn.Linear(2, 3), "t": torch.ones(2)})
+    checkpointer.wait()
+    return checkpointer
+
+
+# What is called in a new folder, and what its message must have, in this order: where, what, expected or cure.
+PROVOKED: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
+    "save where no file can be made": (
+        lambda folder: fastio.save({"w": torch.ones(2)}, "/proc/x.pt"),
+        ["takes no new files", "save to a folder on a disk", "/proc/x.pt"],
+    ),
+    "save into a missing folder": (
+        lambda folder: fastio.save({"w": torch.ones(2)}, folder / "no" / "x.pt"),
+        ["the folder", "does not exist", "make it first", "no/x.pt"],
+    ),
+    "save of an int": (
+        lambda folder: fastio.save({"a": 1}, folder / "x.safetensors"),
+        ["x.safetensors", "'a' is an int", "not a tensor", "save it as .pt"],
+    ),
+    "damaged storage": (
+        lambda folder: fastio.load(damaged(folder)),
+        ["model.pt", "data/0", "tensor 'model.weight'", r"1.56 KiB \(1,600 bytes\)", "restore", "verify=False"],
+    ),
+    "damaged storage by torch": (
+        lambda folder: fastio.load(damaged(folder), policy="torch"),
+        ["model.pt", "data/0", "tensor 'model.weight'", "restore"],
+    ),
+    "damaged storage, verified": (
+        lambda folder: fastio.verify(damaged(folder)),
+        ["model.pt", "data/0", "tensor 'model.weight'", "restore"],
+    ),
+    "cut header": (
+        lambda folder: fastio.load(cut(folder, "x.safetensors")),
+        ["x.safetensors", "'w'", r"2.93 KiB \(3,000 bytes\) of data", "cut short", "download or copy it again"],
+    ),
+    "cut archive": (lambda folder: fastio.load(cut(folder, "x.pt")), ["x.pt", "the file is cut short", "copy"]),
+    "restore of another model": (
+        lambda folder: steps(folder).restore(into={"model": nn.Linear(2, 4)}),
+        ["run/step-0000000004", r"state\['model'\], a Linear", "cannot take", "size mismatch for weight"],
+    ),
+    "restore of another name": (
+        lambda folder: steps(folder).restore(into={"modle": nn.Linear(2, 3)}),
+        ["run/step-0000000004", r"state\['modle'\] was not saved", "'model'", "expected", "restore"],
+    ),
+    "restore of another shape": (
+        lambda folder: steps(folder).restore(into={"t": torch.ones(3)}),
+        ["run/step-0000000004", r"state\['t'\]", r"shape \(3,\)", r"shape \(2,\) was saved", "expected", "restore"],
+    ),
+    "save of a function in a state": (
+        lambda folder: steps(folder).save(5, {"a": 1, "fn": {"deep": [torch.ones(1), lambda: 1]}}),
+        ["run: step 5", r"state\['fn'\]\['deep'\]\[1\], a function, cannot be saved", "pickle"],
+    ),
+    "missing step": (lambda folder: steps(folder).restore(7), ["run", "no step 7", "there are: 4"]),
+    "missing key": (
+        lambda folder: fastio.load(plain(folder), keys=["v"]),
+        ["model.pt", "'v'", "w"],
+    ),
+    "missing tensor": (
+        lambda folder: fastio.safe_open(plain(folder, "x.safetensors"), "pt").get_tensor("v"),
+        ["x.safetensors", "no tensor 'v'", "keys"],
+    ),
+    "other model": (
+        lambda folder: fastio.load_model(nn.Linear(2, 3), plain(folder)),
+        ["model.pt", "cannot be loaded into this Linear", "missing from the files", "Make the module", "strict=False"],
+    ),
+    "nested dict": (
+        lambda folder: fastio.convert(nested(folder), folder / "x.safetensors"),
+        ["nested.pt", "a nested dict", "expected a dict of tensors", "by key='model'"],
+    ),
+    "existing destination": (
+        lambda folder: fastio.convert(plain(folder), plain(folder, "y.safetensors")),
+        ["there is such a file already", "force=True", "y.safetensors"],
+    ),
+    "unknown tool": (
+        lambda folder: fastio.load(plain(folder), policy="floppy"),
+        ["floppy", "posix"],
+    ),
+    "wrong progress": (
+        lambda folder: fastio.load(plain(folder), progress=3),
+        ["progress=3", "expected None, True or a function"],
+    ),
+    "wrong size": (
+        lambda folder: fastio.convert(plain(folder), folder / "shards", max_shard_size="5 apples"),
+        ["max_shard_size='5 apples'", "is no size", "expected bytes"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PROVOKED)
+def test_errors_in_python_say_where_what_and_the_cure(tmp_path: Path, case: str) -> None:
+    provoke, words = PROVOKED[case]
+    with pytest.raises(Exception) as raised:  # noqa: PT011 of many classes
+        provoke(tmp_path)
+    assert re.search(".*".join(words), str(raised.value), re.DOTALL | re.IGNORECASE), raised.value
+    assert "--" not in str(raised.value), "the words of the command"
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert str(again) == str(raised.value)
+
+
+COMMANDS: dict[str, tuple[Callable[[Path], list[object]], list[str]]] = {
+    "verify a damaged file": (
+        lambda folder: ["verify", damaged(folder)],
+        ["damaged", "model.pt", "data/0", "tensor 'model.weight'", "restore it from a copy"],
+    ),
+    "diff a damaged file": (
+        lambda folder: ["diff", damaged(folder), folder / "model.pt"],
+        ["model.pt", "restore it from a copy"],
+    ),
+    "convert a nested dict": (
+        lambda folder: ["convert", nested(folder), folder / "x.safetensors"],
+        ["nested.pt", "a nested dict", "by --key 'model'"],
+    ),
+    "convert to an existing file": (
+        lambda folder: ["convert", plain(folder), plain(folder, "y.safetensors")],
+        ["y.safetensors", "there is such a file already", "--force"],
+    ),
+    "convert with a wrong size": (
+        lambda folder: ["convert", plain(folder), folder / "shards", "--max-shard-size", "5 apples"],
+        ["--max-shard-size '5 apples'", "is no size"],
+    ),
+    "convert to a wrong name": (
+        lambda folder: ["convert", plain(folder), folder / "x.txt"],
+        ["x.txt", "expected a name that ends in", "--max-shard-size"],
+    ),
+    "doctor of /proc": (lambda folder: ["doctor", "--dir", "/proc"], ["/proc", "no file can be made", "on a disk"]),
+    "doctor of no folder": (lambda folder: ["doctor", "--dir", folder / "no"], ["no", "no such folder", "make it"]),
+    "inspect a missing file": (lambda folder: ["inspect", folder / "no.pt"], ["no.pt", "no such file", "expected"]),
+    "inspect a folder": (lambda folder: ["inspect", folder], ["expected model.safetensors", "found"]),
+    "explain a missing file": (lambda folder: ["explain", "9q"], ["9q", "neither a file nor a size", "expected"]),
+    "explain a page": (
+        lambda folder: ["explain", page(folder)], ["HTML page", "expected a .pt", "download"],
+    ),
+    "seal a .pt": (lambda folder: ["seal", plain(folder)], ["model.pt", "expected a file of safetensors"]),
+    "tune nowhere": (lambda folder: ["dictionaries", "tune", folder / "no"], ["no", "no such folder", "make it"]),
+}  # fmt: skip
+
+
+def page(folder: Path) -> Path:
+    (folder / "model.pt").write_text("<!DOCTYPE html><html></html>")
+    return folder / "model.pt"
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_errors_of_the_command_speak_of_its_options(tmp_path: Path, case: str) -> None:
+    arguments, words = COMMANDS[case]
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments(tmp_path)])
+    assert result.exit_code in (1, 2), result.output
+    said = result.output
+    assert re.search(".*".join(words), said, re.DOTALL), said
+    assert not re.search(r"\b(verify|force|key|max_shard_size|strict|policy|folder)=", said), "the words of Python"
+
+
+def test_a_restore_of_a_damaged_step_names_its_tensor(tmp_path: Path) -> None:
+    with steps(tmp_path) as checkpointer:
+        torch.manual_seed(0)
+        data = nn.Linear(2, 3).weight.detach().numpy().tobytes()
+        flipped(next((tmp_path / "run").glob("step-*/state.pt")), data)
+        for look in (checkpointer.restore, checkpointer.verify):
+            with pytest.raises(fastio.CorruptFileError, match=r"step-0000000004/state\.pt.*'model\.weight'"):
+                look(4)
+
+
+def test_a_full_disk_says_what_was_needed_and_what_is_free(tmp_path: Path) -> None:
+    state = {"w": torch.zeros(2_000_000)}
+    fastio.save(state, source := tmp_path / "source.pt")
+    needed = r"needs 7\.6. MiB \(8,\d\d\d,\d\d\d bytes\), 4 MiB \(4,\d\d\d,\d\d\d bytes\) are free"
+    with tmpfs(tmp_path / "small", 4) as small:
+        calls: dict[str, Callable[[], Any]] = {
+            needed: lambda: fastio.save(state, small / "a.pt"),
+            needed + " ?": lambda: fastio.save(state, small / "a.safetensors"),
+            needed + "  ?": lambda: fastio.convert(source, small / "b.safetensors"),
+            needed + "   ?": lambda: fastio.save(state, small / "c.pt", policy="torch"),
+            r"MiB \(\d,\d\d\d,\d\d\d bytes\) are free|0 bytes are free": lambda: fastio.save(
+                state, small / "d.pt", _use_new_zipfile_serialization=False
+            ),
+        }
+        for words, call in calls.items():
+            with pytest.raises(fastio.TransferError, match=words.replace(" ?", "").strip()) as raised:
+                call()
+            assert raised.value.errno == errno.ENOSPC
+            assert "save elsewhere" in str(raised.value)
+            assert os.fspath(small) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "words"),
+    [
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (1023, "1,023 bytes"),
+        (1024, "1 KiB (1,024 bytes)"),
+        (1_610_612_736, "1.5 GiB (1,610,612,736 bytes)"),
+    ],
+)
+def test_sizes_are_said_in_words_and_exactly(nbytes: int, words: str) -> None:
+    assert exact_size(nbytes) == words
+
+
+def test_an_explanation_calls_no_tool_the_fastest_by_a_small_chance(tmp_path: Path) -> None:
+    found = fastio.explain(plain(tmp_path))
+    said = str(found)
+    if found.confidence < 0.8 and len(found.entries) > 1:
+        assert "is not known yet" in said
+    else:
+        assert "is the fastest" in said or "the only tool" in said
+    assert "is the fastest with a chance" not in said
+
+
+def test_a_header_of_zero_length_is_no_foreign_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    safetensors.torch.save_file({"w": torch.ones(2)}, path)
+    path.write_bytes(bytes(8) + path.read_bytes()[8:])
+    with pytest.raises(fastio.CorruptFileError, match=r"x\.safetensors"):
+        fastio.load(path)
