@@ -19,7 +19,7 @@ from fastio.offload.autograd.version_counters import counter_of
 from fastio.offload.recompute.calls import Call, Key, is_plain, note
 from fastio.offload.recompute.operators import Kind, kind_of, tensors_in, written
 
-_KEY: Any = torch._C._parse_dispatch_key("Fake")  # type: ignore[attr-defined]
+_KEY: Any = torch._C._parse_dispatch_key("Fake")
 _include: Any = torch._C._dispatch_tls_set_dispatch_key_included
 _is_included: Any = torch._C._dispatch_tls_is_dispatch_key_included
 _of_thread = threading.local()  # ``recorders``: those whose pass is under way
@@ -135,7 +135,7 @@ def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
 def _register() -> Library:
     """Register the fallback kernel, once and for ever. It runs in threads that include the key, and in no other."""
     library = Library("_", "IMPL")
-    library.fallback(_run, "Fake")  # type: ignore[no-untyped-call]
+    library.fallback(_run, "Fake")
     # Operators of higher order look for a kernel at each key that is included, and know no fallbacks.
     torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_KEY)
     for operator in torch._ops._higher_order_ops.values():
