@@ -205,3 +205,38 @@ def test_senseless_steps_raise_errors(changes: dict[str, object], match: str) ->
     step, _ = network(blocks=2, limit=1)
     with pytest.raises(ValueError, match=match):
         replace(step, **changes)
+
+
+def chain(memory: float, window: float = math.inf) -> Step:
+    """Three activations of 4 bytes, each made from the one before; backward needs them from the last to the first."""
+    return Step(
+        [ActivationProfile(4, 0.5, 1.0, at) for at in (0.1, 0.2, 0.3)],
+        FORWARD_S,
+        BACKWARD_S,
+        [(0.5, 2), (1.0, 1), (1.5, 0)],
+        [0.1] * 3,
+        {1: RecomputeOption(0.1, (0,)), 2: RecomputeOption(0.2, (1,))},
+        window=window,
+        memory=memory,
+    )
+
+
+def test_what_was_recomputed_on_the_way_stays_for_its_use_if_memory_allows() -> None:
+    assert chain(memory=12).seconds((), (1, 2)) == pytest.approx(3.3)
+    assert chain(memory=8).seconds((), (1, 2)) == math.inf  # the last one is made from the one before
+    assert chain(memory=8).seconds((), (1,)) == pytest.approx(3.1)
+
+
+def test_what_must_give_way_is_recomputed_again() -> None:
+    step = chain(memory=12)
+    large = ActivationProfile(8, 0.0, 1.0, 0.4)
+    step = replace(step, activations=[*step.activations, large], read_s=[0.1] * 4, uses=[*step.uses, (1.6, 3)])
+    assert step.seconds((3,), (1, 2)) == pytest.approx(3.4)  # what a recomputation takes is never read into
+    step = replace(step, uses=[(0.5, 2), (0.7, 3), (1.0, 1), (1.5, 0)])
+    assert step.seconds((3,), (1, 2)) == pytest.approx(3.5)  # it drops the first one, and compute waits for it
+
+
+def test_forward_waits_for_writes_only_when_the_window_is_full() -> None:
+    assert chain(math.inf).forward((0, 1, 2)) == (1.0, pytest.approx(0.6))
+    assert chain(math.inf, window=8).forward((0, 1, 2)) == (pytest.approx(1.3), pytest.approx(0.3))
+    assert chain(math.inf, window=4).forward((0, 1))[0] == pytest.approx(1.4)
