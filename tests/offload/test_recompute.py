@@ -268,6 +268,19 @@ def test_formulas_that_torch_computes_otherwise_under_a_mode_keep_their_bits(pol
     assert differ, "torch has changed: this test shows nothing now"
 
 
+def test_parameters_and_subclasses_are_made_while_operators_are_recorded(store: SlowStore) -> None:
+    class Named(Tensor):
+        pass
+
+    with Offload(store=store, policy=cheap, budget="64KiB", codec="none"):
+        layer = nn.Linear(64, 64)
+        named = noise(64, 64).as_subclass(Named)
+        y = layer(named.as_subclass(Tensor)).sum()
+    y.backward()
+    assert layer.weight.grad is not None
+    assert type(named) is Named
+
+
 def test_operators_of_higher_order_run_while_operators_are_recorded(store: SlowStore) -> None:
     from torch._higher_order_ops.cond import cond_op
 

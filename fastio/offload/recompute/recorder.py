@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
-from torch.library import Library
+from torch.library import Library, fallthrough_kernel
 
 from fastio.offload.autograd.version_counters import counter_of
 from fastio.offload.recompute.calls import Call, Key, is_plain, note
@@ -132,12 +132,14 @@ def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 @functools.cache
-def _register() -> Library:
+def _register() -> tuple[Library, Library]:
     """Register the fallback kernel, once and for ever. It runs in threads that include the key, and in no other."""
-    library = Library("_", "IMPL")
+    library, views = Library("_", "IMPL"), Library("aten", "IMPL")
+    for view in ("detach", "alias"):  # torch makes a Parameter or subclass of what they return, if it is no object yet
+        views.impl(view, fallthrough_kernel, "Fake")
     library.fallback(_run, "Fake")
     # Operators of higher order look for a kernel at each key that is included, and know no fallbacks.
     torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_KEY)
     for operator in torch._ops._higher_order_ops.values():
         operator.fallthrough(_KEY)
-    return library
+    return library, views
