@@ -5,6 +5,7 @@ The network trains on the CPU. The disk is modelled: moving everything takes ``C
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -57,8 +58,11 @@ class RecomputingAlone:
 
     def __init__(self, profile: Profile, budget: int) -> None:
         never = [replace(one, transfer_s=1e6) for one in profile.trace.activations()]
-        step = profile._step(profile.trace, never, 0, budget)
-        choice = joint(replace(step, deepest=len(never)), sum(one.nbytes for one in never) - budget)
+        step = replace(profile._step(profile.trace, never, 0, budget), deepest=len(never))
+        need = sum(one.nbytes for one in never) - budget
+        choice = joint(step, need)
+        if choice.moved or choice.seconds == math.inf:  # it takes more memory in between
+            choice = joint(replace(step, memory=math.inf), need)
         if choice.moved:
             raise RuntimeError(f"a budget of {budget} bytes cannot be kept by recomputing alone")
         self._profile = replace(profile, selected=(), recomputed=choice.recomputed)

@@ -14,7 +14,6 @@ from fastio.offload.autograd.views import View
 from fastio.offload.recompute.numerics import Numerics, current
 from fastio.offload.recompute.operators import UNSAFE_VIEW
 
-_NO_KEYS: Any = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
 SMALL = 4096  # bytes: smaller arguments are held as they are
 
 Key = tuple[int, int, int]
@@ -130,7 +129,6 @@ def _noted_tensor(tensor: torch.Tensor, inputs: set[int]) -> Constant | Activati
     if nbytes >= SMALL:
         return Activation(key_of(tensor), View.of(tensor), nbytes)
     if tensor.requires_grad:  # without its node, which would keep the graph alive
-        # With autograd's kernels, else the detached tensor has a version of its own.
-        with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), _NO_KEYS):
+        with torch.overrides.enable_reentrant_dispatch():  # else the detached tensor has a version of its own
             tensor = tensor.detach()
     return Constant(tensor, tensor._version, nbytes)

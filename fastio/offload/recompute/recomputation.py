@@ -7,6 +7,8 @@ same bits may be recomputed in later passes, and takes the time that was measure
 
 from __future__ import annotations
 
+import functools
+import importlib
 import threading
 import weakref
 from collections import deque
@@ -15,6 +17,7 @@ from typing import Protocol
 
 import torch
 
+from fastio.offload.autograd import hooks
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor
@@ -23,7 +26,7 @@ from fastio.offload.planning.profile import Placement
 from fastio.offload.planning.step import RecomputeOption
 from fastio.offload.recompute.operator_policy import OFFLOAD, RECOMPUTE, OperatorPolicy
 from fastio.offload.recompute.recipe import Hold, Materialize, Recipe, recipe_of
-from fastio.offload.recompute.recorder import Recorder, unseen
+from fastio.offload.recompute.recorder import Recorder
 from fastio.offload.recompute.tier import RecomputeTier
 from fastio.offload.recompute.trial import tried
 from fastio.offload.report import Counts
@@ -32,6 +35,7 @@ from fastio.offload.stores.loaded import Loaded
 _DEEPEST = 8  # recomputations that one use may take under a policy of operators
 
 Pack = Callable[[torch.Tensor], Kept | Handle]
+Unpack = Callable[[Kept | Handle], torch.Tensor]
 
 
 class Manager(Protocol):
@@ -50,11 +54,13 @@ class Recomputation:
     """The part of an Offload that recomputes. The manager holds its lock around every call, except where noted."""
 
     def __init__(self, manager: Manager, loaded: Loaded, policy: OperatorPolicy | None) -> None:
+        # torch does so at the first operator under a mode, where its seconds would count as computing.
+        importlib.import_module("torch._dynamo")
         self._policy = policy
         self._manager = weakref.ref(manager)
         self._materialize: weakref.WeakMethod[Materialize] = weakref.WeakMethod(manager._materialize)
         self._tier = RecomputeTier(self._materialize, manager._released, manager.counts, loaded)
-        self._threads = threading.local()  # a recorder each
+        self._threads = threading.local()  # a recorder each: torch's dispatch modes hold for one thread
 
     @property
     def _recorder(self) -> Recorder:
@@ -64,10 +70,25 @@ class Recomputation:
             found.judge = None if self._policy is None else self._policy.judge
         return found
 
-    def begin_pass(self, pack: Pack) -> Pack:
-        """Begin to record, in this thread, without the lock. Return a hook that is not recorded."""
-        self._recorder.install()
-        return unseen(pack)
+    def begin_pass(self, pack: Pack) -> tuple[Pack, Unpack]:
+        """Begin to record, in this thread, without the lock. Return hooks that are not recorded."""
+        recorder = self._recorder
+
+        @functools.wraps(pack)  # other hooks' warnings name it
+        def unrecorded(tensor: torch.Tensor) -> Kept | Handle:
+            recorder.paused = True
+            try:
+                return pack(tensor)
+            finally:
+                recorder.paused = False
+
+        def unpack(packed: Kept | Handle) -> torch.Tensor:
+            if torch._C._current_graph_task_id() != -1:
+                recorder.suspend()
+            return hooks.unpack(packed)
+
+        recorder.install()
+        return unrecorded, unpack
 
     def end_pass(self) -> None:
         """End that, also after an exception. May be called again. Without the lock."""
@@ -110,11 +131,15 @@ class Recomputation:
         manager = self._manager()
         if storage not in self._tier.readers or manager is None:
             return
-        with manager._lock:
-            for index in list(self._tier.readers.get(storage, ())):
-                saved = manager._saved_tensors.get(index)
-                if saved is not None and saved.tier is self._tier:
-                    self._tier.keep(saved)
+        paused, self._recorder.paused = self._recorder.paused, True
+        try:
+            with manager._lock:
+                for index in list(self._tier.readers.get(storage, ())):
+                    saved = manager._saved_tensors.get(index)
+                    if saved is not None and saved.tier is self._tier:
+                        self._tier.keep(saved)
+        finally:
+            self._recorder.paused = paused
 
     def _note_candidate(self, step: ForwardPass, saved: SavedTensor) -> None:
         made = self._recorder.made(saved.key)

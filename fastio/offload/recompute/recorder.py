@@ -1,59 +1,75 @@
-"""Sees the operators of a forward pass, and remembers which of them made which bytes.
-
-A fallback kernel sees them, at a dispatch key that torch leaves free, below autograd and autocast. No dispatch mode:
-under one, torch computes some formulas otherwise (cross entropy with weights and smoothing, ``prod``), with other bits.
-"""
+"""Sees the operators of a forward pass, and remembers which of them made which bytes."""
 
 from __future__ import annotations
 
-import functools
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
-from torch.library import Library, fallthrough_kernel
+from torch._C import _pop_torch_dispatch_stack, _push_on_torch_dispatch_stack
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from fastio.offload.autograd.version_counters import counter_of
 from fastio.offload.recompute.calls import Call, Key, is_plain, note
 from fastio.offload.recompute.operators import Kind, kind_of, tensors_in, written
 
-_KEY: Any = torch._C._parse_dispatch_key("Fake")
-_include: Any = torch._C._dispatch_tls_set_dispatch_key_included
-_is_included: Any = torch._C._dispatch_tls_is_dispatch_key_included
-_of_thread = threading.local()  # ``recorders``: those whose pass is under way
 
-
-class Recorder:
+class Recorder(TorchDispatchMode):
     """Records the operators that autograd records, in the thread that called :meth:`install`.
 
     ``before_write(storage)`` is called with the ``_cdata`` of each storage that an operator is about to write to.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, before_write: Callable[[int], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.wanted: Collection[Any] | None = None  # the operators to record; None: all
         self.judge: Callable[..., Any] | None = None  # called with each operator's output, operator and arguments
+        self.paused = False  # the operators are ours, not the program's
         self._before_write = before_write
         self._made: defaultdict[int, dict[Key, tuple[Call, int, Any]]] = defaultdict(dict)  # by storage, and by key
         self._writers: defaultdict[int, set[int]] = defaultdict(set)  # version counters by storage
         self._calls: Counter[Any] = Counter()
-        _register()
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let torch.compile compile, as without this mode."""
+        return True
 
     def install(self) -> None:
         """Begin a forward pass."""
         self.wanted = None
-        _of_thread.recorders = (*_recorders(), self)
-        _include(_KEY, True)
+        self.paused = False
+        self.__enter__()  # type: ignore[no-untyped-call]
 
     def remove(self) -> None:
         """End it. May be called again, and after an exception at any place."""
-        _of_thread.recorders = tuple(one for one in _recorders() if one is not self)
-        if not _recorders():
-            _include(_KEY, False)
+        above: list[TorchDispatchMode] = []
+        while any(mode is self for mode in _get_current_dispatch_mode_stack()):
+            top = _get_current_dispatch_mode_stack()[-1]
+            top.__exit__(None, None, None)
+            if top is not self:
+                above.append(top)
+        for mode in reversed(above):
+            mode.__enter__()
         self._made.clear()
         self._writers.clear()
         self._calls.clear()
+
+    def suspend(self) -> None:
+        """Leave this thread's stack of modes, which the engine of autograd sets again for the next node of backward.
+
+        Some of torch's formulas ask whether any mode is active, and compute otherwise: their bits would be others.
+        """
+        above: list[Any] = []
+        while any(mode is self for mode in _get_current_dispatch_mode_stack()):
+            top = _pop_torch_dispatch_stack(None)
+            if top is not self:
+                above.append(top)
+        for mode in reversed(above):
+            _push_on_torch_dispatch_stack(mode)
 
     def made(self, key: Key) -> tuple[Call, int, Any] | None:
         """Return the operator that made these bytes, the index of its output and its verdict; None if unknown."""
@@ -63,23 +79,22 @@ class Recorder:
         """Return whether something wrote to these bytes that their version counter does not show (``.data``)."""
         return not self._writers.get(key[0], set()) <= {key[1]}
 
-    def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An operator is about to run."""
-        if kind_of(func) is Kind.WRITES:
-            for tensor in written(func, args, kwargs):
-                if is_plain(tensor):
-                    storage = tensor.untyped_storage()._cdata
-                    self._before_write(storage)
-                    self._made.pop(storage, None)
-                    self._writers[storage].add(counter_of(tensor))
-
-    def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """An operator has run."""
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operator, and record it."""
+        kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
         kind = kind_of(func)
+        if kind is Kind.WRITES:
+            self._note_writes(func, args, kwargs)
+        out = func(*args, **kwargs)
         # Without gradients: inside of autograd Functions and of compiled code, whose kernels may write unseen.
-        passed = kind is Kind.VIEW or (self.wanted is not None and func not in self.wanted)
+        passed = kind is Kind.VIEW or types or (self.wanted is not None and func not in self.wanted)
         if not passed and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
             self._record(func, kind, args, kwargs, out)
+        return out
 
     def _record(self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         repeatable = kind is Kind.REPEATABLE
@@ -95,51 +110,10 @@ class Recorder:
                     self._writers.pop(made.key[0], None)
                 self._made[made.key[0]].setdefault(made.key, (call, index, verdict))
 
-
-def unseen(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose operators no recorder sees."""
-
-    @functools.wraps(function)  # other hooks' warnings name it
-    def call(*args: Any) -> Any:
-        if not _is_included(_KEY):
-            return function(*args)
-        _include(_KEY, False)
-        try:
-            return function(*args)
-        finally:
-            _include(_KEY, True)
-
-    return call
-
-
-def _recorders() -> tuple[Recorder, ...]:
-    return getattr(_of_thread, "recorders", ())
-
-
-def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run an operator, and record it."""
-    _include(_KEY, False)
-    try:
-        recorders = _recorders()
-        for recorder in recorders:
-            recorder.before(func, args, kwargs)
-        out = func(*args, **kwargs)
-        for recorder in recorders:
-            recorder.after(func, args, kwargs, out)
-        return out
-    finally:
-        _include(_KEY, True)
-
-
-@functools.cache
-def _register() -> tuple[Library, Library]:
-    """Register the fallback kernel, once and for ever. It runs in threads that include the key, and in no other."""
-    library, views = Library("_", "IMPL"), Library("aten", "IMPL")
-    for view in ("detach", "alias"):  # torch makes a Parameter or subclass of what they return, if it is no object yet
-        views.impl(view, fallthrough_kernel, "Fake")
-    library.fallback(_run, "Fake")
-    # Operators of higher order look for a kernel at each key that is included, and know no fallbacks.
-    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_KEY)
-    for operator in torch._ops._higher_order_ops.values():
-        operator.fallthrough(_KEY)
-    return library, views
+    def _note_writes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for tensor in written(func, args, kwargs):
+            if is_plain(tensor):
+                storage = tensor.untyped_storage()._cdata
+                self._before_write(storage)
+                self._made.pop(storage, None)
+                self._writers[storage].add(counter_of(tensor))
