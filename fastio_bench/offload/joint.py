@@ -5,6 +5,7 @@ The network trains on the CPU. The disk is modelled: moving everything takes ``C
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -35,7 +36,7 @@ CHANNEL = 2.5  # seconds to move everything out, over those of the forward pass
 LIMIT = 0.25  # of the bytes that are saved
 GOAL = 0.90
 SIZE, QUICK = Size("transformer", 8, 6, 256), Size("transformer", 2, 2, 64)
-_WARM_UP = 3  # steps: one is profiled, one planned
+_WARM_UP = 4  # steps: one is profiled, two planned
 _SMALLEST = 4096  # bytes: smaller tensors stay
 
 Around = Callable[[], AbstractContextManager[Any]]
@@ -55,13 +56,15 @@ class Way:
 class RecomputingAlone:
     """A policy of operators that repeats in each pass what the joint planner chose when nothing could move."""
 
-    def __init__(self, profile: Profile, need: int) -> None:
-        activations = profile.trace.activations()
-        step = profile._step(profile.trace, activations)
-        never = [replace(one, transfer_s=1e6) for one in activations]
-        choice = joint(replace(step, activations=never, deepest=len(never)), need)
+    def __init__(self, profile: Profile, budget: int) -> None:
+        never = [replace(one, transfer_s=1e6) for one in profile.trace.activations()]
+        step = replace(profile._step(profile.trace, never, 0, budget), deepest=len(never))
+        need = sum(one.nbytes for one in never) - budget
+        choice = joint(step, need)
+        if choice.moved or choice.seconds == math.inf:  # it takes more memory in between
+            choice = joint(replace(step, memory=math.inf), need)
         if choice.moved:
-            raise RuntimeError(f"{need} bytes cannot be freed by recomputing alone")
+            raise RuntimeError(f"a budget of {budget} bytes cannot be kept by recomputing alone")
         self._profile = replace(profile, selected=(), recomputed=choice.recomputed)
         self._policy = PlannedPolicy(self._profile)
 
@@ -99,7 +102,7 @@ def measure(size: Size, rounds: int) -> list[Way]:
                 _step(training, ways[way])
         profile = managers[JOINT]._planner.latest
         assert profile is not None, "it was profiled"
-        alone = RecomputingAlone(profile, nbytes - budget)
+        alone = RecomputingAlone(profile, budget)
         managers[RECOMPUTING] = offload(alone)
         ways[RECOMPUTING] = lambda: _both(alone, managers[RECOMPUTING])
         taken: dict[str, list[float]] = {way: [] for way in ways}

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastio.offload.planning import joint as planner
-from fastio.offload.planning.joint import Choice, RecomputeOption, Step, joint
+from fastio.offload.planning.joint import Choice, joint
 from fastio.offload.planning.optimal import optimal
 from fastio.offload.planning.overlap import ActivationProfile
+from fastio.offload.planning.step import RecomputeOption, Step
 
 FORWARD_S, BACKWARD_S = 1.0, 2.0
 
@@ -35,7 +36,7 @@ def steps(draw: st.DrawFn, most: int) -> tuple[Step, int]:
         [ActivationProfile(size, draw(seconds), 1.0, at) for size, at in zip(sizes, ready, strict=True)],
         FORWARD_S,
         BACKWARD_S,
-        [draw(st.one_of(st.none(), st.floats(0, BACKWARD_S))) for _ in range(count)],
+        sorted(draw(st.lists(st.tuples(st.floats(0, BACKWARD_S), st.integers(0, count - 1)), max_size=2 * count))),
         [draw(seconds) for _ in range(count)],
         options,
         deepest=draw(st.sampled_from([1, 2, 8])),
@@ -57,12 +58,10 @@ def simulated(step: Step, moved: Collection[int], recomputed: Collection[int]) -
     out = 0.0
     for i in sorted(moved):
         out = max(out, step.activations[i].ready_s) + step.activations[i].stored_s
-    forward = max(step.forward_s, out)
-    compute = channel = at = 0.0
+    compute = at = 0.0
+    channel = max(0.0, out - step.forward_s)
     there: set[int] = set()
-    used = [i for i in range(len(step.activations)) if step.needed_s[i] is not None]
-    for i in sorted(used, key=lambda i: (step.needed_s[i], -i)):
-        needed = step.needed_s[i] or 0.0
+    for needed, i in step.uses:
         compute += needed - at
         at = needed
         todo = [(i, 1)]
@@ -84,7 +83,7 @@ def simulated(step: Step, moved: Collection[int], recomputed: Collection[int]) -
                 todo += [(source, depth + 1) for source in reversed(step.options[each].sources)]
             else:
                 there.add(each)
-    return forward + compute + step.backward_s - at
+    return step.forward_s + compute + step.backward_s - at
 
 
 def check(step: Step, need: int, choice: Choice) -> None:
@@ -139,7 +138,7 @@ def drawn(chance: random.Random, count: int) -> tuple[Step, int]:
         [ActivationProfile(size, chance.random(), 1.0, at) for size, at in zip(sizes, ready, strict=True)],
         FORWARD_S,
         BACKWARD_S,
-        [chance.uniform(0, BACKWARD_S) for _ in range(count)],
+        sorted((chance.uniform(0, BACKWARD_S), i) for i in range(count)),
         [chance.random() for _ in range(count)],
         options,
     )
@@ -165,9 +164,10 @@ def network(blocks: int, limit: float) -> tuple[Step, int]:
         [ActivationProfile(100, seconds, 1.0, (i + 1) * FORWARD_S / count) for i in range(count)],
         FORWARD_S,
         BACKWARD_S,
-        [BACKWARD_S * (count - 1 - i) / count for i in range(count)],
+        [(BACKWARD_S * (count - 1 - i) / count, i) for i in reversed(range(count))],
         [seconds] * count,
         {i: RecomputeOption(0.02 * seconds if i % 2 else seconds, (i - 1,) if i else ()) for i in range(count)},
+        window=200,
     )
     return step, round(100 * count * (1 - limit))
 
@@ -195,7 +195,7 @@ def test_nothing_leaves_if_everything_fits() -> None:
     ("changes", "match"),
     [
         ({"read_s": [0.1]}, "Step.read_s has 1 items: expected 4"),
-        ({"needed_s": []}, "Step.needed_s has 0 items: expected 4"),
+        ({"uses": [(0.0, 4)]}, "Step.uses has activation 4: expected 0 to 3"),
         ({"options": {1: RecomputeOption(math.nan)}}, "recomputing activation 1 takes nan s"),
         ({"options": {1: RecomputeOption(0.1, (1,))}}, "expected other activations"),
         ({"options": {1: RecomputeOption(0.1, (4,))}}, "expected other activations"),
@@ -205,3 +205,38 @@ def test_senseless_steps_raise_errors(changes: dict[str, object], match: str) ->
     step, _ = network(blocks=2, limit=1)
     with pytest.raises(ValueError, match=match):
         replace(step, **changes)
+
+
+def chain(memory: float, window: float = math.inf) -> Step:
+    """Three activations of 4 bytes, each made from the one before; backward needs them from the last to the first."""
+    return Step(
+        [ActivationProfile(4, 0.5, 1.0, at) for at in (0.1, 0.2, 0.3)],
+        FORWARD_S,
+        BACKWARD_S,
+        [(0.5, 2), (1.0, 1), (1.5, 0)],
+        [0.1] * 3,
+        {1: RecomputeOption(0.1, (0,)), 2: RecomputeOption(0.2, (1,))},
+        window=window,
+        memory=memory,
+    )
+
+
+def test_what_was_recomputed_on_the_way_stays_for_its_use_if_memory_allows() -> None:
+    assert chain(memory=12).seconds((), (1, 2)) == pytest.approx(3.3)
+    assert chain(memory=8).seconds((), (1, 2)) == math.inf  # the last one is made from the one before
+    assert chain(memory=8).seconds((), (1,)) == pytest.approx(3.1)
+
+
+def test_what_must_give_way_is_recomputed_again() -> None:
+    step = chain(memory=12)
+    large = ActivationProfile(8, 0.0, 1.0, 0.4)
+    step = replace(step, activations=[*step.activations, large], read_s=[0.1] * 4, uses=[*step.uses, (1.6, 3)])
+    assert step.seconds((3,), (1, 2)) == pytest.approx(3.4)  # what a recomputation takes is never read into
+    step = replace(step, uses=[(0.5, 2), (0.7, 3), (1.0, 1), (1.5, 0)])
+    assert step.seconds((3,), (1, 2)) == pytest.approx(3.5)  # it drops the first one, and compute waits for it
+
+
+def test_forward_waits_for_writes_only_when_the_window_is_full() -> None:
+    assert chain(math.inf).forward((0, 1, 2)) == (1.0, pytest.approx(0.6))
+    assert chain(math.inf, window=8).forward((0, 1, 2)) == (pytest.approx(1.3), pytest.approx(0.3))
+    assert chain(math.inf, window=4).forward((0, 1))[0] == pytest.approx(1.4)

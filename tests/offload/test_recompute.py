@@ -107,7 +107,7 @@ class DearStore(SlowStore):
     """Takes longer for each transfer than any operator here."""
 
     def write(self, index: int, address: int, nbytes: int) -> None:
-        time.sleep(0.03)
+        time.sleep(0.1)
         super().write(index, address, nbytes)
 
 
@@ -242,6 +242,15 @@ def test_wrong_policies_raise_errors(policy: Any, error: Any, match: str, store:
     with pytest.raises(error, match=match), Offload(store=store, policy=policy):
         noise(64, 64).requires_grad_().exp()
     assert _get_current_dispatch_mode_stack() == []
+
+
+def test_operators_of_higher_order_run_while_operators_are_recorded(store: SlowStore) -> None:
+    from torch._higher_order_ops.cond import cond_op
+
+    x = noise(64, 64).requires_grad_()
+    with Offload(store=store, policy=cheap, budget="64KiB", codec="none"):
+        y = cond_op(torch.tensor(True), lambda one: one * 2, lambda one: one * 3, (x.detach(),))
+    assert torch.equal(y, x * 2)
 
 
 def test_random_operators_run_once(store: SlowStore) -> None:
@@ -616,7 +625,7 @@ def test_operators_on_two_streams_run_again_on_theirs() -> None:
 def test_joint_tries_what_it_can_recompute_once_backward_runs(passes: int, store: SlowStore) -> None:
     """A pass is profiled again while no backward of its shape has run, or only after others."""
     model, loss = blocks()
-    offload = Offload(store=DearStore(), policy="joint", budget="512KiB", codec="none")
+    offload = Offload(store=DearStore(), policy="joint", budget="256KiB", codec="none")
     values = []
     for _ in range(passes):
         with offload:

@@ -44,7 +44,7 @@ class ReadAhead:
         if saved.tier is not None:
             self._in_use[saved.index] = saved
         assert order is not None, "a use sets it"
-        room, taken = self._room(step)
+        room, taken = self._room()
         others = [other for other in ends if other is not step and not _is_over(other)] if len(ends) > 1 else []
         if not expected or step not in ends or (taken and room < taken):
             needed = self._needed(step, room)
@@ -55,29 +55,32 @@ class ReadAhead:
                 if other.state is State.RESIDENT and other.index not in needed:
                     tier_of(other).unload(other)
             ends[step] = order.position
-            _, taken = self._room(step)
+            _, taken = self._room()
         elif (
             saved.index in loaded.tensors
             and saved.tier is not None
-            and not order.comes_before(saved.ordinal, max(ends[step], order.position + 1))
+            and not order.comes_before(
+                saved.ordinal, max(ends[step], order.position + 1) if saved.recipe is None else len(order.uses)
+            )
         ):
-            # The very next tensor stays, whatever the room: two nodes in a row often use the same one.
+            # The very next tensor stays, whatever the room: two nodes in a row often use the same one. So does one that
+            # would have to be recomputed.
             saved.tier.unload(saved)
         free = room - taken
         if others:
             free = min(free, room // (len(others) + 1) - self._loaded_bytes(step))
-        self._read_on(step, order, free)
+        self._read_on(step, order, free - step.recompute_room)
         if tiers.disks:
             tiers.pump(self._held(step) if tiers.waiting_bytes else ())
 
-    def _room(self, step: ForwardPass) -> tuple[int, int]:
+    def _room(self) -> tuple[int, int]:
         """Return the bytes for tensors that are loaded and not in use, and the bytes that these have.
 
         A tensor is in use until autograd frees it: its node may need more tensors.
         """
         tiers, planner = self._tiers, self._planner
         loaded = tiers.loaded
-        busy, taken = (tiers.waiting_bytes if tiers.disks else 0) + step.recompute_room, loaded.nbytes
+        busy, taken = (tiers.waiting_bytes if tiers.disks else 0), loaded.nbytes
         for index, saved in list(self._in_use.items()):
             handed_out = saved.handed_out
             if handed_out is None or handed_out[0]() is None:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastio.offload.planning.joint import RecomputeOption
 from fastio.offload.planning.overlap import ActivationProfile
+from fastio.offload.planning.step import RecomputeOption
 
 DISK, HOST = "disk", "host"  # the tiers
 RECOMPUTED = "recomputed"  # no tier: not stored

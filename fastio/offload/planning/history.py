@@ -76,6 +76,11 @@ class History:
         """Whether an iteration ended, with its backward."""
         return bool(self._runs)
 
+    def pace(self, profiled_s: float) -> float | None:
+        """Return the seconds of the forward passes since the profiled one over its own; None if there is none."""
+        later = [run.forward_s for run, _ in self._runs][1:]
+        return min(later) / profiled_s if later and profiled_s > 0 else None
+
     def add(self, run: Run) -> None:
         """Add an iteration that ended."""
         self._runs.append((run, dict(self._bandwidth)))

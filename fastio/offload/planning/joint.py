@@ -10,23 +10,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import random
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from fastio.offload.planning.optimal import optimal
-from fastio.offload.planning.overlap import ActivationProfile, finish_seconds
+from fastio.offload.planning.step import Step
 
 EXACT = 7  # activations for which all choices are tried
 _STARTS = 8  # numbers of recomputed activations from which the search starts
-_EVALUATED = 400_000  # activations looked at in one search
-
-
-class RecomputeOption(NamedTuple):
-    """The seconds it takes to recompute an activation, and the activations it is made from, which must be there."""
-
-    seconds: float
-    sources: tuple[int, ...] = ()
+_EVALUATED = 150_000  # activations looked at in one search
+_SMALL = 2000  # times smaller than all together: such an activation is not worth a change
 
 
 class Choice(NamedTuple):
@@ -35,78 +30,6 @@ class Choice(NamedTuple):
     moved: tuple[int, ...]
     recomputed: tuple[int, ...]
     seconds: float
-
-
-@dataclass(frozen=True)
-class Step:
-    """A training step without offload, and what could be done in it.
-
-    ``forward_s`` and ``backward_s`` are its compute. ``needed_s``: when backward needs each activation, since backward
-    began; None if never. ``read_s``: the seconds to read each back. ``options``: those that can be recomputed.
-    """
-
-    activations: Sequence[ActivationProfile]
-    forward_s: float
-    backward_s: float
-    needed_s: Sequence[float | None]
-    read_s: Sequence[float]
-    options: Mapping[int, RecomputeOption]
-    deepest: int = 8  # recomputations that one use may need, each for the next
-
-    def __post_init__(self) -> None:
-        for name in ("needed_s", "read_s"):
-            if len(getattr(self, name)) != len(self.activations):
-                raise ValueError(f"Step.{name} has {len(getattr(self, name))} items: expected {len(self.activations)}")
-        for i, option in self.options.items():
-            if not 0 <= option.seconds < math.inf:
-                raise ValueError(f"recomputing activation {i} takes {option.seconds} s: expected a finite number")
-            if any(not 0 <= source < len(self.activations) or source == i for source in option.sources):
-                raise ValueError(f"activation {i} is made from {option.sources}: expected other activations")
-
-    def order(self) -> list[int]:
-        """Return the activations that backward needs, in that order."""
-        needed = [(at, -i) for i, at in enumerate(self.needed_s) if at is not None]
-        return [-i for _, i in sorted(needed)]
-
-    def seconds(self, moved: Collection[int], recomputed: Collection[int], order: Iterable[int] | None = None) -> float:
-        """Return the seconds of a step: of forward until the last write has ended, and of backward.
-
-        One channel writes in forward order; it reads in the order of need from the beginning of backward. What is
-        recomputed is made at its first use, after everything it is made from. Infinite if ``deepest`` is exceeded.
-        """
-        forward_s = max(self.forward_s, finish_seconds(self.activations, sorted(moved)))
-        read_until = late = 0.0
-        present: set[int] = set()
-
-        def have(i: int, now: float, depth: int = 1) -> None:
-            nonlocal read_until, late
-            if i in present:
-                return
-            present.add(i)
-            if i in moved:
-                read_until += self.read_s[i]
-                late = max(late, read_until - now)
-            elif i in recomputed:
-                for source in self.options[i].sources:
-                    have(source, now, depth + 1)
-                late += self.options[i].seconds if depth <= self.deepest else math.inf
-
-        for i in self.order() if order is None else order:
-            have(i, self.needed_s[i] or 0.0)
-        return forward_s + self.backward_s + late
-
-    def room(self, recomputed: Collection[int], moved: Collection[int]) -> int:
-        """Return the most bytes that one use of a recomputed activation needs besides it, and that are not kept."""
-
-        def sources(i: int) -> set[int]:
-            found: set[int] = set()
-            for source in self.options[i].sources if i in recomputed else ():
-                if source in recomputed or source in moved:
-                    found |= {source} | sources(source)
-            return found
-
-        needed = (sum(self.activations[source].nbytes for source in sources(i)) for i in recomputed)
-        return max(needed, default=0)
 
 
 def joint(step: Step, need_bytes: int) -> Choice:
@@ -129,11 +52,12 @@ class _Search:
     def __init__(self, step: Step, need: int) -> None:
         self.step = step
         self.need = need
-        self.order = step.order()
         self.nbytes = [activation.nbytes for activation in step.activations]
+        least = sum(self.nbytes) // _SMALL
+        self.large = [i for i, nbytes in enumerate(self.nbytes) if nbytes > least]
 
-    def choice(self, moved: Collection[int], recomputed: Collection[int]) -> Choice:
-        seconds = self.step.seconds(moved, recomputed, self.order)
+    def choice(self, moved: Collection[int], recomputed: Collection[int], limit: float = math.inf) -> Choice:
+        seconds = self.step.seconds(moved, recomputed, limit)
         return Choice(tuple(sorted(moved)), tuple(sorted(recomputed)), seconds)
 
     def best_of_all(self) -> Choice:
@@ -156,6 +80,7 @@ class _Search:
         for count in sorted(counts):
             chosen = frozenset(by_price[:count])
             yield self.choice(self.moved_beside(chosen), chosen)
+            yield self.choice(self.first_beside(chosen), chosen)
         if sum(self.nbytes[i] for i in options) >= self.need:
             indices = sorted(options)
             costs = [replace(self.step.activations[i], transfer_s=options[i].seconds, ratio=1.0) for i in indices]
@@ -169,6 +94,16 @@ class _Search:
         need = self.need - sum(self.nbytes[i] for i in recomputed)
         chosen = optimal([self.step.activations[i] for i in others], need, self.step.forward_s)
         return frozenset(others[i] for i in chosen)
+
+    def first_beside(self, recomputed: frozenset[int]) -> frozenset[int]:
+        """Return the first activations that are enough if these are recomputed: backward frees the others soon."""
+        need = self.need - sum(self.nbytes[i] for i in recomputed)
+        first: list[int] = []
+        for i in self.large:
+            if need > 0 and i not in recomputed:
+                first.append(i)
+                need -= self.nbytes[i]
+        return frozenset(first) if need <= 0 else self.moved_beside(recomputed)
 
     def improved(self, choice: Choice) -> Choice:
         """Change one activation at a time, or one for another, as long as that saves time."""
@@ -191,7 +126,7 @@ class _Search:
                 if now < self.need:
                     continue
                 left -= 1
-                other = self.choice(moved, recomputed)
+                other = self.choice(moved, recomputed, choice.seconds)
                 if other.seconds < choice.seconds * (1 - 1e-12):
                     choice, freed, improving = other, now, True
                 if left <= 0:
@@ -200,12 +135,10 @@ class _Search:
 
     def _changes(self, choice: Choice) -> Iterable[tuple[tuple[int, int], ...]]:
         """Changes to try: activations with their new way (0: keep, 1: move, 2: recompute)."""
-        count = len(self.nbytes)
-        ways = [(0, 1, 2) if i in self.step.options else (0, 1) for i in range(count)]
-        single = [((i, way),) for i in range(count) for way in ways[i]]
-        yield from single
-        leaving = (*choice.moved, *choice.recomputed)
-        for i in leaving:
-            for j in range(count):
-                if i != j:
-                    yield from (((i, 0), (j, way)) for way in ways[j][1:])
+        ways = {i: (0, 1, 2) if i in self.step.options else (0, 1) for i in self.large}
+        yield from (((i, way),) for i in self.large for way in ways[i])
+        leaving = {*choice.moved, *choice.recomputed}
+        pairs = [(i, j) for i in self.large for j in self.large if i in leaving and i != j]
+        random.Random(0).shuffle(pairs)  # there may be more than are tried
+        for i, j in pairs:
+            yield from (((i, 0), (j, way)) for way in ways[j][1:])

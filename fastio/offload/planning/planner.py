@@ -114,8 +114,8 @@ class Planner:
         ``kept`` bytes stay in memory by the plan. ``busy`` bytes are in use, or still wait for their write.
         """
         budget = self.budget
-        if self.policy == "fastensor":
-            return 0
+        if self.policy == "fastensor" or (self.policy == "joint" and self._current is None):
+            return 0  # reads are waited for, so that their time is measured
         if budget is None:
             return 0 if self._measures else self.window
         return min(self.window, budget - kept - busy) if self._keeps_window else budget - kept - busy
@@ -133,6 +133,8 @@ class Planner:
 
     def _plan(self) -> None:
         for profile in self._profiles.values():
+            if profile is not None and self.policy == "joint":
+                profile.correct_times()
             if profile is None or profile.planned or not profile.timed:
                 if profile is not None:
                     profile.divide_again(self._settings)

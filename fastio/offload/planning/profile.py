@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from fastio.offload.autograd.trace import DISK, HOST, LATENCY_S, RECOMPUTED, Trace
 from fastio.offload.planning.fitting import Room
 from fastio.offload.planning.history import History
 from fastio.offload.planning.infeasible import InfeasibleBudget
-from fastio.offload.planning.joint import Choice, Step, joint
+from fastio.offload.planning.joint import joint
 from fastio.offload.planning.overlap import ActivationProfile, hides
 from fastio.offload.planning.schedule import Policy, Schedule, plan, schedule_of
+from fastio.offload.planning.step import Step
 from fastio.offload.planning.tiering import host_room, not_worth_moving, soonest
 from fastio.offload.simulation.timeline import Timeline
 
 UNPLANNED = ("all", "fastensor")  # policies that need no profile
 _CHANGED = 8  # tensors go to another tier if the room for them on the host changed by more than an eighth
-_TRIED_ROOMS = 3
 _BY_NEED = ("flashneuron", "optimal", "joint")  # without a budget, they select as if nothing could stay
 
 
@@ -56,7 +56,7 @@ class Profile:
     """A profiled pass and its plan.
 
     ``selected`` activations leave; the ``hosted`` ones of these go to host memory. Backward makes the ``recomputed``
-    ones again, each with at most ``recompute_room`` bytes of others. ``kept`` counts those that stay
+    ones again, each with at most ``recompute_room`` bytes. ``kept`` counts those that stay
     because backward needs them before they could be out and back. ``ratios``: what the codec achieved for each
     activation. ``timed``: the compute times are known; on an accelerator, the pass after the profiled one tells them.
     ``room``: the memory for its saved tensors.
@@ -75,6 +75,7 @@ class Profile:
     history: History = field(default_factory=History)
     placements: list[Placement] = field(default_factory=list)  # of its activations, decided once
     ratios: tuple[float, ...] = field(init=False)
+    pace: float | None = None  # the seconds of later passes, over those of the profiled one
     _host_room: int = 0  # bytes
 
     def __post_init__(self) -> None:
@@ -84,6 +85,12 @@ class Profile:
         """Return the simulation of the latest iteration, and its actual seconds."""
         to_disk = frozenset(self.selected) - frozenset(self.hosted)
         return self.history.compared(self.trace, to_disk, window, ahead)
+
+    def correct_times(self) -> None:
+        """Have the plan made once more when a planned pass has told how slow the profiled one was."""
+        if self.planned and self.pace is None:
+            self.pace = self.history.pace(self.trace.forward_s)
+            self.planned = self.pace is None
 
     def move_all(self, settings: Settings) -> None:
         """Move everything for now, under a policy that needs no plan."""
@@ -123,24 +130,15 @@ class Profile:
             need = sum(sizes) - sum(sizes[i] for i in kept)
         self.recompute_room = 0
         if settings.policy == "joint" and settings.budget is not None and trace.recomputable and need > 0:
-            choice = self._choose_jointly(self._step(trace, activations), need)
+            step = self._step(trace, activations, window, settings.budget)
+            choice = joint(step, need)
+            self.recompute_room = step.room(choice.recomputed)
             self.schedule = schedule_of(activations, choice.moved, trace.forward_s, choice.recomputed)
         else:
             self.schedule = plan(activations, need, trace.forward_s, settings.policy, settings.strict_paper)
         self.recomputed = self.schedule.recomputed
         self.selected = frozenset(self.schedule.selected)
         return self.schedule.status == "fits"
-
-    def _choose_jointly(self, step: Step, need: int) -> Choice:
-        """Choose what moves and what is recomputed, with room for what one recomputation reads and makes."""
-        total = sum(activation.nbytes for activation in step.activations)
-        for _ in range(_TRIED_ROOMS):
-            choice = joint(step, min(need + self.recompute_room, total))
-            room = step.room(choice.recomputed, choice.moved)
-            if room <= self.recompute_room:
-                break
-            self.recompute_room = room
-        return choice
 
     @property
     def recomputing_operators(self) -> frozenset[Any]:
@@ -167,17 +165,25 @@ class Profile:
             order.append(use)
         return order
 
-    def _step(self, trace: Trace, activations: Sequence[ActivationProfile]) -> Step:
+    def _step(self, trace: Trace, activations: Sequence[ActivationProfile], window: float, memory: float) -> Step:
         """Return what the joint planner needs to know."""
         read = self.history.bandwidth.get("read")
         stored = trace.stored()
+        pace = self.pace or 1.0
+        uses: list[tuple[float, int]] = []
+        now = 0.0
+        for i in trace.order():
+            now = max(now, trace.used_s.get(i, 0.0) * pace)
+            uses.append((now, i))
         return Step(
-            activations,
-            trace.forward_s,
-            max(trace.used_s.values(), default=0.0),
-            [trace.used_s.get(i) for i in range(len(activations))],
+            [replace(one, ready_s=one.ready_s * pace) for one in activations],
+            trace.forward_s * pace,
+            now,
+            uses,
             [nbytes / read if read else one.stored_s for nbytes, one in zip(stored, activations, strict=True)],
             trace.recomputable,
+            window=window,
+            memory=memory,
         )
 
     def _not_worth_moving(self, trace: Trace, room: int) -> frozenset[int]:

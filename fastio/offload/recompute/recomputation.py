@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import importlib
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -23,8 +22,8 @@ from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor
 from fastio.offload.autograd.trace import HOST, RECOMPUTED, Maker
-from fastio.offload.planning.joint import RecomputeOption
 from fastio.offload.planning.profile import Placement
+from fastio.offload.planning.step import RecomputeOption
 from fastio.offload.recompute.operator_policy import OFFLOAD, RECOMPUTE, OperatorPolicy
 from fastio.offload.recompute.recipe import Hold, Materialize, Recipe, recipe_of
 from fastio.offload.recompute.recorder import Recorder
@@ -120,13 +119,12 @@ class Recomputation:
         recipe, materialize = saved.recipe, self._materialize()
         if recipe is None or saved.tier is self._tier or materialize is None:
             return
-        began = time.perf_counter()
-        seconds = tried(saved, recipe, materialize, storage, shift)
+        seconds, trial_s = tried(saved, recipe, materialize, storage, shift)
         if seconds is not None:
             sources = tuple(source.ordinal for source in recipe.sources)
             saved.step.trace.recomputable[saved.ordinal] = RecomputeOption(seconds, sources)
         self._tier.release(saved)
-        saved.step.record_stall(time.perf_counter() - began)
+        saved.step.record_stall(trial_s)
 
     def _before_write(self, storage: int) -> None:
         """Keep what is made from a storage that an operator is about to write to. Without the lock."""

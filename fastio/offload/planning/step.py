@@ -1,0 +1,226 @@
+"""A model of one training step whose activations are kept, moved out and back, or recomputed. Pure. Bytes and seconds.
+
+It follows what an Offload does: writes wait while ``window`` bytes wait for theirs, reads go ahead in the order of need
+as far as there is memory, and what is recomputed stays for its next use unless the memory is needed before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from fastio.offload.planning.overlap import ActivationProfile
+
+
+class RecomputeOption(NamedTuple):
+    """The seconds it takes to recompute an activation, and the activations it is made from, which must be there."""
+
+    seconds: float
+    sources: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step without offload, and what could be done in it.
+
+    ``forward_s`` and ``backward_s`` are its compute. ``uses``: the activations that backward needs, in order, and when,
+    since it began; each may be needed more than once. ``read_s``: the seconds to read each back. ``options``: those
+    that can be recomputed. ``window``: bytes that may wait for their write. ``memory``: bytes for activations in
+    backward.
+    """
+
+    activations: Sequence[ActivationProfile]
+    forward_s: float
+    backward_s: float
+    uses: Sequence[tuple[float, int]]
+    read_s: Sequence[float]
+    options: Mapping[int, RecomputeOption]
+    deepest: int = 8  # recomputations that one use may need, each for the next
+    window: float = math.inf
+    memory: float = math.inf
+
+    def __post_init__(self) -> None:
+        count = len(self.activations)
+        if len(self.read_s) != count:
+            raise ValueError(f"Step.read_s has {len(self.read_s)} items: expected {count}")
+        for _, i in self.uses:
+            if not 0 <= i < count:
+                raise ValueError(f"Step.uses has activation {i}: expected 0 to {count - 1}")
+        for i, option in self.options.items():
+            if not 0 <= option.seconds < math.inf:
+                raise ValueError(f"recomputing activation {i} takes {option.seconds} s: expected a finite number")
+            if any(not 0 <= source < count or source == i for source in option.sources):
+                raise ValueError(f"activation {i} is made from {option.sources}: expected other activations")
+
+    @cached_property
+    def last(self) -> dict[int, int]:
+        """The place in ``uses`` of the last use of each activation, or of what may be made from it: then it is free."""
+        last = {i: place for place, (_, i) in enumerate(self.uses)}
+        for i in sorted(self.options, reverse=True):
+            for source in self.options[i].sources if i in last else ():
+                last[source] = max(last.get(source, 0), last[i])
+        return last
+
+    @cached_property
+    def freed(self) -> dict[int, list[int]]:
+        """What is freed after each place in ``uses``."""
+        freed: defaultdict[int, list[int]] = defaultdict(list)
+        for i, place in self.last.items():
+            freed[place].append(i)
+        return dict(freed)
+
+    def seconds(self, moved: Collection[int], recomputed: Collection[int], limit: float = math.inf) -> float:
+        """Return the seconds of a step.
+
+        Infinite if they reach ``limit``, if ``deepest`` is exceeded, or if something does not fit the memory.
+        """
+        forward_s, written_s = self.forward(moved)
+        return forward_s + Backward(self, moved, recomputed, written_s).run(limit - forward_s)
+
+    def room(self, recomputed: Collection[int]) -> int:
+        """Return the most bytes that one recomputation makes: with what it is made from, if that is recomputed too."""
+        found: dict[int, frozenset[int]] = {}
+
+        def needed(i: int, depth: int) -> frozenset[int]:
+            if i not in found:
+                sources = self.options[i].sources if i in recomputed and depth <= self.deepest else ()
+                leaving = [needed(j, depth + 1) for j in sources if j in recomputed]
+                found[i] = frozenset((i,)).union(*leaving)
+            return found[i]
+
+        sizes = (sum(self.activations[j].nbytes for j in needed(i, 1)) for i in recomputed)
+        return max(sizes, default=0)
+
+    def forward(self, moved: Collection[int]) -> tuple[float, float]:
+        """Return the seconds of forward, and those from its end until the last write has ended.
+
+        One channel writes in forward order. An activation waits until it fits ``window`` with those that wait.
+        """
+        late = channel = 0.0
+        waiting: deque[tuple[float, int]] = deque()
+        nbytes = 0
+        for i in sorted(moved):
+            activation = self.activations[i]
+            nbytes += activation.nbytes
+            now = activation.ready_s + late
+            channel = max(channel, now) + activation.stored_s
+            waiting.append((channel, activation.nbytes))
+            while waiting and (waiting[0][0] <= now or nbytes > self.window):
+                ended, size = waiting.popleft()
+                now = max(now, ended)
+                nbytes -= size
+            late = now - activation.ready_s
+        forward_s = self.forward_s + late
+        return forward_s, max(0.0, channel - forward_s)
+
+
+class Backward:
+    """Runs the backward pass of a :class:`Step` once. ``written_s``: when the channel is free, since it began."""
+
+    def __init__(self, step: Step, moved: Collection[int], recomputed: Collection[int], written_s: float) -> None:
+        self._step = step
+        self._nbytes = [activation.nbytes for activation in step.activations]
+        self._moved = moved
+        self._recomputed = recomputed
+        self._channel = written_s
+        self._late = 0.0
+        self._arrives: dict[int, float] = {}  # those that were read back
+        self._made: set[int] = set()  # those that were recomputed
+        self._over: set[int] = set()  # those that were used last
+        self._there = sum(
+            size for i, size in enumerate(self._nbytes) if i in step.last and i not in moved and i not in recomputed
+        )
+        self._room = step.memory - step.room(recomputed)  # for what is read ahead
+        self._ahead = deque(self._reads())
+
+    def run(self, limit: float = math.inf) -> float:
+        """Return the seconds it takes; infinite if they reach ``limit``, or if it cannot run."""
+        step = self._step
+        self._read_ahead(0.0)
+        for place, (at, i) in enumerate(step.uses):
+            if step.backward_s + self._late >= limit or not self._have(i, at, 1, {i}):
+                return math.inf
+            for j in step.freed.get(place, ()):
+                self._over.add(j)
+                self._drop(j)
+            self._read_ahead(at + self._late)
+        return step.backward_s + self._late
+
+    def _reads(self) -> list[int]:
+        """The moved activations in the order in which they are needed."""
+        found: dict[int, None] = {}
+
+        def need(i: int, depth: int) -> None:
+            if i in self._moved:
+                found.setdefault(i)
+            elif i in self._recomputed and depth <= self._step.deepest:
+                for source in self._step.options[i].sources:
+                    need(source, depth + 1)
+
+        seen: set[int] = set()
+        for _, i in self._step.uses:
+            if i not in seen:
+                seen.add(i)
+                need(i, 1)
+        return list(found)
+
+    def _read_ahead(self, now: float) -> None:
+        while self._ahead:
+            i = self._ahead[0]
+            if i not in self._arrives and i not in self._over:
+                if self._there + self._nbytes[i] > self._room:
+                    break
+                self._read(i, now)
+            self._ahead.popleft()
+
+    def _read(self, i: int, now: float) -> None:
+        self._channel = max(self._channel, now) + self._step.read_s[i]
+        self._arrives[i] = self._channel
+        self._there += self._nbytes[i]
+
+    def _have(self, i: int, at: float, depth: int, needed: set[int]) -> bool:
+        """Have an activation in memory, beside those that are needed for the same use. Return whether it fits."""
+        if i in self._moved:
+            if i not in self._arrives:
+                if not self._make_room(i, needed):
+                    return False
+                self._read(i, at + self._late)
+            self._late = max(self._late, self._arrives[i] - at)
+        elif i in self._recomputed and i not in self._made:
+            option = self._step.options[i]
+            if depth > self._step.deepest:
+                return False
+            for source in option.sources:
+                needed.add(source)
+                if not self._have(source, at, depth + 1, needed):
+                    return False
+            if not self._make_room(i, needed):
+                return False
+            self._late += option.seconds
+            self._made.add(i)
+            self._there += self._nbytes[i]
+        return True
+
+    def _make_room(self, i: int, needed: set[int]) -> bool:
+        """Drop what is needed last, if one more does not fit."""
+        if self._there + self._nbytes[i] > self._step.memory:
+            others = [(self._step.last.get(j, 0), j) for j in (*self._made, *self._arrives) if j not in needed]
+            for _, j in sorted(others, reverse=True):
+                self._drop(j)
+                if self._there + self._nbytes[i] <= self._step.memory:
+                    break
+        return self._there + self._nbytes[i] <= self._step.memory
+
+    def _drop(self, i: int) -> None:
+        if i in self._moved:
+            if self._arrives.pop(i, None) is not None:
+                self._there -= self._nbytes[i]
+        elif i not in self._recomputed:
+            self._there -= self._nbytes[i]
+        elif i in self._made:
+            self._made.discard(i)
+            self._there -= self._nbytes[i]
