@@ -11,9 +11,9 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from click.testing import CliRunner, Result
-from fastio.cli.commands import cli
 
 import fastio
+from fastio_command.commands import cli
 
 
 def run(*arguments: object, status: int = 0) -> Result:

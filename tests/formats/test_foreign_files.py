@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from fastio.cli.commands import cli
 
 import fastio
+from fastio_command.commands import cli
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
 FILES: dict[str, tuple[bytes, str]] = {

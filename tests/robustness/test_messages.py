@@ -14,12 +14,12 @@ import pytest
 import safetensors.torch
 import torch
 from click.testing import CliRunner
-from fastio.cli.commands import cli
 from torch import nn
 
 import fastio
 from disks import tmpfs
 from fastio.sizes import exact_size
+from fastio_command.commands import cli
 
 
 def flipped(path: Path, data: bytes) -> Path:
