@@ -17,7 +17,7 @@ from fastio.runtime.installation import pip_install
 from fastio.sizes import format_size
 
 _FIRST_SECONDS, _MOST_SECONDS = 5.0, 60.0  # before the first line, and between two lines
-_BAR_COLUMNS = 20
+_BAR_COLUMNS, _OTHER_COLUMNS = 16, 56  # of the bar alone; of the bar and the numbers beside the label
 
 
 def check_progress(progress: Any) -> None:
@@ -74,7 +74,8 @@ def _shown_bar(label: str) -> Iterator[Progress]:
     bar = _bar()
     from rich.errors import LiveError
 
-    task = bar.add_task(label)
+    room = max(bar.console.width - _OTHER_COLUMNS, 10)
+    task = bar.add_task(label if len(label) <= room else f"{label[: room - 1]}…")
 
     def show(done: int, total: int) -> None:
         with contextlib.suppress(LiveError):  # another bar is shown: some versions of rich allow one
@@ -97,8 +98,7 @@ def _bar() -> Any:
     except ImportError:
         raise ToolUnavailableError("progress", "the bar needs rich", pip_install(package="rich")) from None
     stream: Any = LossyStream(sys.stderr)
-    # A long name is cut, so that all of it fits into one line of 80 columns.
-    label = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
+    label = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
     numbers = [kind(table_column=Column(no_wrap=True)) for kind in (DownloadColumn, TransferSpeedColumn)]
     left = TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True))
     return Bar(label, BarColumn(_BAR_COLUMNS), *numbers, left, console=Console(file=stream))

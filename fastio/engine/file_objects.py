@@ -60,7 +60,9 @@ def _detect(f: Any, name: str) -> tuple[str | None, Any]:
         f.seek(at)
     except (AttributeError, OSError):
         return None, None  # torch says what it asks of a file object
-    file_format = detect(bytes(first), name) if isinstance(first, bytes | bytearray) else None
+    if not isinstance(first, bytes | bytearray):
+        return None, None
+    file_format = detect(bytes(first), name)
     return None if file_format == PT else file_format, at
 
 

@@ -170,18 +170,23 @@ def is_offloadable(tensor: torch.Tensor) -> bool:
 
 def is_parameter(tensor: torch.Tensor) -> bool:
     """Return whether the tensor is a parameter, a view of one, or a cast (AMP) or view computed from one."""
-    if type(tensor) is not torch.Tensor and isinstance(tensor, Parameter):
-        return True
+    return (type(tensor) is not torch.Tensor and isinstance(tensor, Parameter)) or is_of_parameter(
+        tensor, maker_of(tensor)
+    )
+
+
+def is_of_parameter(tensor: torch.Tensor, maker: Maker) -> bool:
+    """Return whether a tensor that is no parameter is a view of one, or a cast or view computed from one."""
     base = tensor._base
     if base is not None and isinstance(base, Parameter):
         return True
+    if maker is None or maker[0] not in _MAY_BE_PARAMETERS:
+        return False
     node: Any = tensor.grad_fn
     while node is not None:
         name = node.name()
-        if name not in _MAY_BE_PARAMETERS:
-            return False
-        if name == _LEAF:
-            return isinstance(node.variable, Parameter)
+        if name not in _CASTS_AND_VIEWS:
+            return name == _LEAF and isinstance(node.variable, Parameter)
         node = next((following for following, _ in node.next_functions if following is not None), None)
     return False
 

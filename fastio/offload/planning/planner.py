@@ -124,9 +124,9 @@ class Planner:
         """Plan the profiled passes that are not planned. Raises InfeasibleBudget."""
         alive = (one() for one in self._passes)
         self.kept_nbytes = sum(step.kept_nbytes for step in alive if step is not None)  # interrupts may miscount
-        if self._memory is not None:
-            self._look_at(self._memory)
         try:
+            if self._memory is not None:
+                self._look_at(self._memory)
             self._plan()
         finally:
             self._set_limits()
@@ -234,7 +234,7 @@ class Planner:
             f"policy {self.policy!r} moves what {layers} modules save, and this forward pass has none: nothing is "
             f"moved. Use policy 'flashneuron' or 'all'",
             UserWarning,
-            stacklevel=4,  # the code around the with statement
+            stacklevel=5,  # the code around the with statement
         )
 
     def _remember(self, key: Key, trace: Trace, profile: Profile | None) -> Profile | None:

@@ -1,0 +1,250 @@
+"""The saved tensors of an Offload: how each is packed, moved out, brought back and released. Sizes are bytes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections import deque
+from functools import partial
+from typing import Any
+
+import torch
+
+from fastio._native import DeferredWeakrefCallback
+from fastio.offload.autograd import hooks
+from fastio.offload.autograd.forward_pass import ForwardPass
+from fastio.offload.autograd.hooks import Handle, Kept
+from fastio.offload.autograd.module_hooks import ModuleHooks
+from fastio.offload.autograd.read_ahead import ReadAhead
+from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor, State
+from fastio.offload.autograd.thread_pass import PendingMove, ThreadPass
+from fastio.offload.autograd.views import view_of
+from fastio.offload.codecs.encoding import Codec
+from fastio.offload.codecs.saved_tensor_encoding import pack, unpack
+from fastio.offload.out_of_memory import is_out_of_memory
+from fastio.offload.planning.planner import Planner
+from fastio.offload.recompute.recipe import Hold
+from fastio.offload.recompute.recomputation import Recomputation
+from fastio.offload.report import Counts
+from fastio.offload.stores.tier_set import TierSet, tier_of
+from fastio.offload.stores.tiers import ActivationLostError
+
+_MIN_NBYTES = 4096  # smaller tensors are not worth a block of the device
+
+_backward_task: Any = torch._C._current_graph_task_id  # of this thread; -1: no backward runs here
+_sequence_number: Any = torch._C._autograd._get_sequence_nr  # see ThreadPass
+
+
+class SavedTensors:
+    """What the hooks call. One lock is held around all that graphs and passes of several threads share.
+
+    ``failure``: the error that left gradients incomplete, if any.
+    """
+
+    def __init__(self, planner: Planner, tiers: TierSet, threads: ModuleHooks, codec: Codec, counts: Counts) -> None:
+        self.counts = counts
+        self.failure: ActivationLostError | None = None
+        self._planner = planner
+        self._tiers = tiers
+        self._threads = threads
+        self._codec = codec
+        self._lock = threading.Lock()
+        self._released: deque[HandleRef | Hold] = deque()  # of handles that are gone
+        self._on_release = DeferredWeakrefCallback(
+            self._released.append, partial(_reap, weakref.ref(self), self._released)
+        )
+        self._saved_tensors: dict[int, SavedTensor] = {}  # that graphs hold, by index
+        self._ahead = ReadAhead(planner, tiers)
+        self._recomputation: Recomputation | None = None
+        self._process = os.getpid()
+
+    def check(self) -> None:
+        """Raise the error that left gradients incomplete, if any. Call it before ``optimizer.step``."""
+        if self.failure is not None:
+            raise ActivationLostError(f"an earlier backward pass failed: {self.failure}") from self.failure
+
+    @property
+    def saved_tensors_alive(self) -> int:
+        """The number of saved tensors that graphs still hold."""
+        self._reap()
+        return len(self._saved_tensors)
+
+    def restore(self, handle: Handle) -> torch.Tensor:
+        """Return the saved tensor of a handle."""
+        saved = handle.saved
+        step = saved.step
+        with self._lock:
+            if self._released:
+                self._reap_locked()
+            if self.failure is not None:
+                self.check()
+            if saved.recipe is not None:
+                step.record_sources(saved)
+            expected = step.record_use(saved.ordinal)
+            found = self._materialize(saved)
+            if saved.recipe is not None and self._recomputation is not None:
+                self._recomputation.try_(saved, *found)
+            tensor = saved.tensor(handle.view, *found)
+            step.record_served()
+            self._ahead.used(saved, expected)
+        if self._released:
+            self._reap()
+        return tensor
+
+    def _pack(self, here: ThreadPass, tensor: torch.Tensor) -> Kept | Handle:
+        step = here.step
+        # In a running backward (checkpoint's recomputation, double backward) a tensor is used at once, or kept.
+        if step is None or _backward_task() != -1:
+            return Kept(tensor)
+        kind = hooks.kind_of(tensor)
+        if not kind.offloadable or hooks.is_of_parameter(tensor, maker := hooks.maker_of(tensor)):
+            self.counts.passed_through += 1
+            return Kept(tensor)
+        view, touched = view_of(
+            tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), kind.conj, kind.neg
+        )
+        storage = tensor.untyped_storage()
+        nbytes = storage.nbytes()
+        # Of a large storage, a small view stays only if it is tiny: it keeps all of the storage.
+        least = self._planner.least
+        if touched.nbytes < _MIN_NBYTES or (least and kind.accelerator is not None and nbytes < least):
+            self.counts.passed_through += 1
+            return Kept(tensor)
+        operator = _sequence_number()
+        with self._lock:
+            if self._released:
+                self._reap_locked()
+            returned = here.take(operator) if operator != here.operator else ()
+            saved, new = step.saved_tensor_of(tensor, kind, storage, nbytes, touched, here)
+            handle = Handle(self, saved, view, maker)
+            reference = HandleRef(handle, self._on_release)
+            reference.saved = saved
+            saved.handles.add(reference)
+            self._saved_tensors[saved.index] = saved
+            if not step.is_steady:
+                step.saved_by(operator, saved)
+            if new:
+                if view.offset == 0 and touched.nbytes == nbytes:
+                    saved.view = view
+                placement = step.decide(self._codec)
+                if self._recomputation is not None:
+                    placement = self._recomputation.place(step, saved, placement)
+                if placement.moves:
+                    here.add((saved, view, placement))
+            for move in returned:
+                self._move_out(step, move)
+        if self._released:
+            self._reap()
+        return handle
+
+    def _move_out(self, step: ForwardPass, move: PendingMove) -> None:
+        saved, view, (_, waits, encodes, tier) = move
+        if saved.index not in self._saved_tensors:
+            return  # backward ran inside the context and released it
+        if not step.is_steady:
+            step.begin_move_out()
+        began = time.perf_counter()
+        if encodes:
+            if pack(saved, view, self._codec):
+                self.counts.encoded += 1
+                self.counts.spared_bytes += saved.nbytes - saved.stored_nbytes
+            step.record_encoding(saved.ordinal, saved.nbytes / saved.stored_nbytes, began)
+        else:
+            step.trace.pack_s[saved.ordinal] = 0.0
+        planner = self._planner
+        limit = planner.window if planner.budget is None else planner.window - self._threads.waiting_nbytes
+        tier = self._tiers.move_out(saved, tier, limit, waits)
+        step.record_move_out(saved.ordinal, time.perf_counter() - began, tier)
+
+    def _materialize(self, saved: SavedTensor) -> tuple[torch.UntypedStorage, int]:
+        """Return a storage with the bytes, and their shift in it. The lock is held."""
+        if saved.state is State.FAILED or self._tiers.is_closed:
+            raise ActivationLostError(f"saved tensor {saved.ordinal} of forward pass {saved.step.number} is gone")
+        if saved.state is not State.INFLIGHT:
+            if saved.state is State.PENDING:
+                tier_of(saved).cancel(saved)
+            found = self._in_memory(saved)
+            if found is not None:
+                self.counts.handed_back += 1
+                return found
+        try:
+            if not self._bring(saved):
+                self._tiers.unload_all()
+                tier_of(saved).bring(saved)
+        except ActivationLostError as error:
+            self.failure = ActivationLostError(str(error))  # a new error: the frames of this one hold the graph
+            raise
+        assert saved.buffer is not None, "the bytes were read just now"
+        return saved.hand_out(saved.buffer)
+
+    def _bring(self, saved: SavedTensor) -> bool:
+        """Bring a tensor back. False if there is no memory for it: the error, whose frames hold tensors, is gone."""
+        try:
+            tier_of(saved).bring(saved)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            self._planner.answer_out_of_memory()
+            return False
+        return True
+
+    def _in_memory(self, saved: SavedTensor) -> tuple[torch.UntypedStorage, int] | None:
+        found = saved.in_memory()
+        if found is None and saved.payload is not None and saved.encoded is not None:
+            return saved.hand_out(unpack(saved, saved.payload))
+        return found
+
+    def _reap(self) -> None:
+        if not self._released or os.getpid() != self._process:  # in a forked child the graphs are the parent's
+            return
+        # With `while ... acquire()`, an interrupt between that call and `try` left the lock held for ever. An iterator
+        # acquires it without that gap: Python handles signals only after calls that it makes itself.
+        for _ in iter(partial(self._lock.acquire, False), False):
+            try:
+                self._reap_locked()
+            finally:
+                self._lock.release()
+            if not self._released:
+                return
+
+    def _reap_locked(self) -> None:
+        """Release what graphs released. An interrupt restarts it, so each part may run twice."""
+        while self._released:
+            handle = self._released[0]
+            try:
+                self._release(handle)
+            except Exception:
+                self._released.popleft()  # raised once
+                raise
+            self._released.popleft()
+
+    def _release(self, handle: HandleRef | Hold) -> None:
+        saved = handle.saved
+        saved.handles.discard(handle)
+        if saved.handles:
+            return
+        if saved.recipe is not None:
+            self._released.extend(saved.recipe.held)
+        saved.step.forget(saved)
+        self._ahead.forget(saved)
+        if saved.tier is None:
+            saved.release_bytes()
+        elif not self._tiers.is_closed:
+            saved.tier.drop(saved)
+        self._saved_tensors.pop(saved.index, None)
+
+
+def _reap(manager: weakref.ref[SavedTensors], released: deque[HandleRef | Hold]) -> None:
+    """Let a manager release what its graphs released. If the manager is gone, its handles hold nothing."""
+    alive = manager()
+    if alive is None:
+        released.clear()
+        return
+    for _ in range(len(released)):
+        try:
+            alive._reap()
+        except Exception as error:  # not related to the code that runs now
+            warnings.warn(f"the store could not free a saved tensor: {error}", RuntimeWarning, stacklevel=1)
