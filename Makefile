@@ -50,7 +50,7 @@ demo: $(VENV)/.user
 	cd $(VENV) && bin/python $(CURDIR)/examples
 
 quick: $(VENV)/.developer
-	$(BIN)/pytest $(PYTEST_ARGUMENTS) -m "not slow" $(QUICK)
+	$(BIN)/pytest $(PYTEST_ARGUMENTS) -m "not slow and not nightly" $(QUICK)
 
 test: $(VENV)/.developer
 	$(BIN)/pytest $(PYTEST_ARGUMENTS)
@@ -80,7 +80,7 @@ native-test: $(VENV)/.tools
 # Some of them: make native-test-threads ONLY=io_uring
 native-test-threads: $(VENV)/.tools
 	$(BIN)/cmake -S native -B $(NATIVE_BUILD)-threads -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DFASTIO_NATIVE_TESTS=ON -DFASTIO_SANITIZER=thread
-	$(BIN)/cmake --build $(NATIVE_BUILD)-threads
+	$(BIN)/cmake --build $(NATIVE_BUILD)-threads $(if $(ONLY),--target $$($(BIN)/ctest --test-dir $(NATIVE_BUILD)-threads -N -R '$(ONLY)' | sed -n 's/.*Test *#[0-9]*: //p'))
 	$(BIN)/ctest --test-dir $(NATIVE_BUILD)-threads --output-on-failure --no-tests=error --timeout 600 $(if $(ONLY),-R '$(ONLY)')
 
 # On a machine that QEMU emulates, with NVMe disks and an IOMMU; some of its tests: make test-nvme ONLY=vfio

@@ -19,8 +19,10 @@ pytest_plugins = ["accelerators"]
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
-# A deadline would test the wall clock. Hypothesis's own settings for CI (no random seed) stay.
-settings.register_profile("fastio", settings(deadline=None))
+# A deadline would test the wall clock. Hypothesis's own settings for CI (no random seed) stay. By night:
+# --hypothesis-profile=nightly -m hypothesis.
+settings.register_profile("fastio", settings(deadline=None, max_examples=50))
+settings.register_profile("nightly", settings(deadline=None, max_examples=1000))
 settings.load_profile("fastio")
 
 

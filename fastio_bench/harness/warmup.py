@@ -35,17 +35,23 @@ def warm_up(
     most: int = MOST_ROUNDS,
     tell: Callable[[], None] = lambda: None,
     heard: Callable[[str, fastio.Transfer], None] = lambda work, transfer: None,
+    another: Callable[[int], bool] = lambda done: True,
 ) -> None:
     """Save durably and not, load cold and warm, each until its dictionary tries no other tool.
 
     That is two rounds in a row without a trial (eight for a small object), at most ``most`` rounds. ``tell`` is called
-    once a round, for the progress, and ``heard`` with each work's calls. The dictionaries are kept on disk.
+    once a round, for the progress, and ``heard`` with each work's calls. ``another`` says, by the number of
+    rounds so far, whether there is time for one more. The dictionaries are kept on disk.
     """
     calm = dict.fromkeys(_CALLS, 0)
     enough = _CALM if workload.large else SMALL * _CALM
     done = 0
     try:
-        while done < most and (due := [work for work in _CALLS if calm[work] < enough or done < LEAST_ROUNDS]):
+        while (
+            done < most
+            and (done == 0 or another(done))
+            and (due := [work for work in _CALLS if calm[work] < enough or done < LEAST_ROUNDS])
+        ):
             for work in due:
                 with fastio.record() as transfers:
                     _CALLS[work](thing, path, reserve, workload.nbytes)

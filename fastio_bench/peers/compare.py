@@ -25,6 +25,9 @@ QUICK_PEERS = ("torch", "torch, no CRC", "fastio", "fastio, unverified")
 LIMITED = (DURABLE, COLD)  # works that the disk bounds
 
 
+_TO_LEARN = 1 / 3  # of the time limit, at most, but one round in any case
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One comparison: the peers that can do this work on this workload, and why the others cannot.
@@ -60,7 +63,8 @@ class Comparison:
     Before it, fastio saves and loads large objects at most ``learning`` times (small ones four times as often), so that
     its dictionaries have learned. With ``memory``, large objects are also saved once in a fresh process, for the peak
     of memory, which a long-running process would hide. With ``ring``, our ring's limit is measured once beside fio's.
-    ``lean``: see :class:`Contestants`. Later rounds are left out if all would take more than ``seconds``.
+    ``lean``: see :class:`Contestants`. Later rounds, of learning too, are left out if all would take
+    more than ``seconds``.
     """
 
     folder: Path
@@ -96,7 +100,8 @@ class Comparison:
             thing = workload.make()
             with Reserve(2 * workload.nbytes) as reserve:
                 if self._learns:
-                    self._learn(workload, thing, reserve)
+                    budget.begin(_TO_LEARN)
+                    self._learn(workload, thing, reserve, budget)
                 contestants = Contestants(self.folder, workload, thing, fingerprint(thing), reserve, lean=self.lean)
                 for place, step in enumerate(self.steps):
                     if step.workload is workload:
@@ -110,13 +115,13 @@ class Comparison:
     def _learns(self) -> bool:
         return any(peer.package == "fastio" for peer in self.peers)
 
-    def _learn(self, workload: Workload, thing: Object, reserve: Reserve) -> None:
+    def _learn(self, workload: Workload, thing: Object, reserve: Reserve, budget: TimeBudget) -> None:
         what = f"{workload.label}: fastio learns"
         rounds = self._learning_rounds(workload)
         weight = self._learning_weight(workload) / rounds
         self.tell(what, 0)
         path = self.folder / "learning"
-        warmup.warm_up(workload, thing, path, reserve, rounds, lambda: self.tell(what, weight))
+        warmup.warm_up(workload, thing, path, reserve, rounds, lambda: self.tell(what, weight), another=budget.another)
 
     def _learning_rounds(self, workload: Workload) -> int:
         return self.learning * (1 if workload.large else warmup.SMALL)

@@ -13,7 +13,7 @@ import simulated
 from fastio import Offload
 from fastio.devices.simulated import torch_module
 
-ITERATIONS = 1000
+ITERATIONS = 1000  # by night
 
 
 def small() -> nn.Module:
@@ -32,8 +32,8 @@ def gradients(model: nn.Module, x: Tensor, offload: Offload | None) -> list[Tens
     return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
-@pytest.mark.slow
-def test_a_thousand_iterations_of_two_managers_on_two_devices(tmp_path: Path) -> None:
+@pytest.mark.parametrize("iterations", [ITERATIONS // 10, pytest.param(ITERATIONS, marks=pytest.mark.nightly)])
+def test_iterations_of_two_managers_on_two_devices(tmp_path: Path, iterations: int) -> None:
     places = ["simulated:0", "simulated:1"]
     models = [small().to(place) for place in places]
     inputs = [torch.randn(64, 64, generator=torch.Generator().manual_seed(n)).to(places[n]) for n in range(2)]
@@ -44,15 +44,15 @@ def test_a_thousand_iterations_of_two_managers_on_two_devices(tmp_path: Path) ->
         Offload(models[0], store=tmp_path, policy="all", budget="64KiB", codec="none"),
         Offload(models[1], store=tmp_path, policy="all", budget=0, host_budget="32KiB", codec="none"),
     ]
-    for iteration in range(ITERATIONS):
-        if iteration % 100 == 0:
+    for iteration in range(iterations):
+        if iteration % (iterations // 10) == 0:
             simulated.configure_execution("random", late_seed=iteration)
         for model, x, manager, expected in zip(models, inputs, managers, plain, strict=True):
             found = gradients(model, x, manager)
             assert all(torch.equal(g.cpu(), e) for g, e in zip(found, expected, strict=True)), iteration
     for manager, model in zip(managers, models, strict=True):
         assert manager.saved_tensors_alive == manager.counts.refused == manager.counts.retried == 0
-        assert sum(traffic.writes for traffic in manager.report().traffic.values()) > ITERATIONS
+        assert sum(traffic.writes for traffic in manager.report().traffic.values()) > iterations
         manager.close()
         model.zero_grad()
     del found

@@ -101,7 +101,7 @@ def test_a_transformer_has_the_bits_of_the_cpu(optimizer: str, late: Literal["ra
 
 def test_two_devices_train_at_once() -> None:
     simulated.configure_execution("random", late_seed=5)
-    models, together = [transformer(), transformer()], threading.Barrier(2, timeout=60)
+    models, together = [transformer(), transformer()], threading.Barrier(2, timeout=600)
 
     def one(number: int) -> dict[str, torch.Tensor]:
         return train(f"simulated:{number}", OPTIMIZERS["adamw"], models[number], 8, together.wait)

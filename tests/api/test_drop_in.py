@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import fastio
+import warm_python
 from fastio._native import Control
 from fastio.engine.background_job import WORTH_A_THREAD, under_way
 from objects import assorted, same
@@ -211,7 +212,8 @@ def test_durable_accepts_any_truth_value(tmp_path: Path, policy: str) -> None:
 def test_dictionary_file_stores_durable_as_a_boolean(tmp_path: Path) -> None:
     code = "import fastio, numpy, sys, torch; fastio.save(torch.ones(5), sys.argv[1], durable=numpy.True_)"
     environment = {**os.environ, "FASTIO_DICTIONARY_DIR": str(tmp_path / "dictionaries")}
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.pt")], check=True, env=environment)
+    done = warm_python.run(code, str(tmp_path / "a.pt"), environment=environment)
+    assert done.returncode == 0, done.stderr
     kept = [path.read_text() for path in (tmp_path / "dictionaries").rglob("*.json")]
     assert any('"durable":true' in text for text in kept)
 

@@ -7,8 +7,6 @@ import io
 import os
 import pickle
 import resource
-import subprocess
-import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 import torch
 
 import fastio
+import warm_python
 from objects import assorted, same
 
 FORMS = ("pt", "safetensors", "npy")
@@ -156,7 +155,7 @@ with open({str(tmp_path / "it")!r}, "wb") as file:
     fastio.save(large, file, format={form!r})
     print(peak() - before)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = warm_python.run(code)
     assert int(done.stdout) < 24 << 20
 
 

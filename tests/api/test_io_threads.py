@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import warm_python
 from fastio import config, processors
 
 Limit = Callable[[str, dict[str, str]], float]
@@ -86,7 +85,7 @@ os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 print(before, config.get("io_threads"))
 """
     environment = {name: text for name, text in os.environ.items() if name != "FASTIO_IO_THREADS"}
-    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    said = warm_python.run(code, environment=environment)
     before, after = map(int, said.stdout.split())
     assert before == min(processors.count(), 16)
     assert after == 1

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import fastio
+import warm_python
 
 BEGIN = """
-import encodings.ascii, os, resource, sys, threading  # Python's own files may be unreadable for the other user
+import os, resource, sys, threading
 import torch
 import fastio
 
@@ -77,9 +76,8 @@ def folder() -> Iterator[Path]:
 
 
 def run(folder: Path, script: str, *arguments: str) -> None:
-    command = [sys.executable, "-c", BEGIN + script, str(folder), *arguments]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "FASTIO_DICTIONARY_DIR": "."}
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, env=environment)
+    environment = {**os.environ, "FASTIO_DICTIONARY_DIR": "."}
+    ended = warm_python.run(BEGIN + script, str(folder), *arguments, environment=environment)
     assert ended.returncode == 0, ended.stderr
 
 

@@ -82,19 +82,31 @@ def package_files(root: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def built(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the source distribution of a clean copy, and the wheel built from it."""
+def sdist(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution of a clean copy."""
     copy = tmp_path_factory.mktemp("copy") / "source"
     ignored = shutil.ignore_patterns(".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis")
     shutil.copytree(repository, copy, symlinks=True, ignore=ignored)
+    build = (sys.executable, "-m", "build", "--no-isolation", "--sdist")
+    run(*build, "--outdir", copy / "dist", copy, cwd=copy.parent)
+    (made,) = (copy / "dist").glob("*.tar.gz")
+    return made
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel built from the source distribution."""
+    folder = tmp_path_factory.mktemp("wheel")
+    shutil.unpack_archive(sdist, folder, filter="data")
+    (source,) = folder.iterdir()
     quick = "--config-setting=cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0"  # half of the compiler's time
-    run(sys.executable, "-m", "build", "--no-isolation", quick, "--outdir", copy / "dist", copy, cwd=copy.parent)
-    return copy / "dist"
+    build = (sys.executable, "-m", "build", "--no-isolation", "--wheel", quick)
+    run(*build, "--outdir", folder, source, cwd=folder)
+    (made,) = folder.glob("*.whl")
+    return made
 
 
-@pytest.mark.slow
-def test_sdist_holds_every_source_once(built: Path, repository: Path) -> None:
-    (sdist,) = built.glob("*.tar.gz")
+def test_sdist_holds_every_source_once(sdist: Path, repository: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {member.name.partition("/")[2] for member in archive if member.isfile()}
         links = {member.name.partition("/")[2] for member in archive if member.issym() or member.islnk()}
@@ -106,9 +118,8 @@ def test_sdist_holds_every_source_once(built: Path, repository: Path) -> None:
     assert not [name for name in names if name.split("/")[0] in {"backends", "bench", "dicts"}]
 
 
-@pytest.mark.slow
-def test_wheel_holds_the_package_and_nothing_else(built: Path, repository: Path) -> None:
-    (wheel,) = built.glob("*.whl")
+@pytest.mark.nightly
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path, repository: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if not name.split("/")[0].endswith(".dist-info")}
     extension = f"fastio/{Path(native.__file__).name}"
     assert names == package_files(repository) | {extension}
@@ -116,9 +127,8 @@ def test_wheel_holds_the_package_and_nothing_else(built: Path, repository: Path)
     assert [name for name in names if name.startswith("fastio/dicts/") and name.endswith(".json")]
 
 
-@pytest.mark.slow
-def test_wheel_from_the_sdist_works_without_the_source_tree(built: Path, tmp_path: Path) -> None:
-    (wheel,) = built.glob("*.whl")
+@pytest.mark.nightly
+def test_wheel_from_the_sdist_works_without_the_source_tree(wheel: Path, tmp_path: Path) -> None:
     run(sys.executable, "-m", "pip", "install", "--no-deps", "--target", tmp_path / "site", wheel, cwd=tmp_path)
     code = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n{SAVE_AND_LOAD}"
     loaded = run(sys.executable, "-c", code, cwd=tmp_path).split()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import warm_python
 
 MIB = 1 << 20
 LIMIT = 64 * MIB
@@ -51,8 +51,9 @@ else:
 
 def peak(operation: str, library: str, tool: str, what: str, path: Path) -> int:
     """The peak in bytes beyond the object; ``what`` is the object's expression, for a save."""
-    command = [sys.executable, "-c", PEAK, operation, library, tool, what, str(path)]
-    return int(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    ended = warm_python.run(PEAK, operation, library, tool, what, str(path))
+    assert ended.returncode == 0, ended.stderr
+    return int(ended.stdout)
 
 
 @pytest.fixture(scope="module")

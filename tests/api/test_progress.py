@@ -37,7 +37,7 @@ def bar_threads() -> list[threading.Thread]:
 
 def bar_threads_end() -> bool:
     """Whether these threads end within 10 seconds: rich does not join them."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 300
     while bar_threads() and time.monotonic() < end:
         time.sleep(0.001)
     return not bar_threads()

@@ -411,6 +411,17 @@ class TestCold:
         assert [transfer.op for transfer in transfers].count("load") == 8 + 12
         assert list(disk.iterdir()) == []
 
+    def test_warms_up_in_one_round_if_there_is_no_time_for_another(self, disk: Path) -> None:
+        workload, rounds = objects.one_tensor(1), list[None]()
+        with Reserve(2 * workload.nbytes) as reserve, fastio.record() as transfers:
+            warmup.warm_up(
+                *(workload, workload.make(), disk / "file", reserve, 12),
+                tell=lambda: rounds.append(None),
+                another=lambda done: False,
+            )
+        assert len(rounds) == 12  # the progress is complete all the same
+        assert [transfer.op for transfer in transfers].count("save") == 2
+
 
 class TestTiming:
     def test_peak_excludes_held_memory(self) -> None:

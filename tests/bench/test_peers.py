@@ -71,9 +71,17 @@ def installed(name: str) -> Peer:
 
 @pytest.mark.usefixtures("forked_children")
 @pytest.mark.parametrize(
-    "workload", [objects.one_tensor(1), pytest.param(SMALL, marks=pytest.mark.slow)], ids=lambda w: w.kind
+    ("name", "workload"),
+    [
+        pytest.param(
+            *(peer.name, workload),
+            id=f"{peer.name}-{workload.kind}",
+            marks=[pytest.mark.nightly] if workload is SMALL and peer.name not in ("torch", "fastio") else [],
+        )
+        for peer in catalogue.every()
+        for workload in (objects.one_tensor(1), SMALL)
+    ],
 )
-@pytest.mark.parametrize("name", [peer.name for peer in catalogue.every()])
 def test_loads_what_it_saved_in_fresh_processes(name: str, workload: objects.Workload, disk: Path) -> None:
     peer = installed(name)
     if peer.unable("load", workload.kind):
@@ -289,10 +297,11 @@ def test_object_is_adopted_once(disk: Path) -> None:
 
 
 @pytest.mark.usefixtures("forked_children")
-@pytest.mark.slow
-def test_every_transport_is_a_peer_by_name(disk: Path) -> None:
+@pytest.mark.parametrize("names", [("posix", "uring"), pytest.param((), id="all", marks=pytest.mark.nightly)])
+def test_transports_are_peers_by_name(disk: Path, names: tuple[str, ...]) -> None:
     workload = objects.one_tensor(1)
-    tools = [catalogue.find(f"{catalogue.TOOL}{status.name}") for status in fastio.tools() if status.available]
+    names = names or tuple(status.name for status in fastio.tools() if status.available)
+    tools = [catalogue.find(f"{catalogue.TOOL}{name}") for name in names]
     outcomes = list(sweep.Sweep(disk, 1, [workload], tools).run())
     assert not [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     used = {(o.tool, o.work): o.way for o in outcomes if isinstance(o, Sample)}

@@ -105,7 +105,7 @@ class TestContent:
             assert text.count(tool) > 4
 
     # DCP remarks that there is no process group, which is meant.
-    @pytest.mark.slow
+    @pytest.mark.nightly
     @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
     def test_page_renders_documents_of_all_commands(self, results: Path, tmp_path: Path) -> None:
         folder = made.others(tmp_path)
@@ -380,7 +380,7 @@ class Browser:
     def _run(self, page: Path, width: int, dark: bool, *arguments: str, height: int = 2000) -> str:
         scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
         command = [*self._command, scheme, f"--window-size={width},{height}", *arguments, page.as_uri()]
-        child = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        child = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         assert child.returncode == 0, child.stderr
         return child.stdout
 

@@ -66,10 +66,10 @@ def test_contestants_use_one_file_in_turns(disk: Path, monkeypatch: pytest.Monke
 
 def test_small_activations_count_as_whole_blocks(disk: Path) -> None:
     """A byte takes a block in the store; the bytes of a call, and its memory, stay within the request."""
-    rounds = StoreRounds(disk, [1, 512, 4096], 1, 1 << 16)
+    rounds = StoreRounds(disk, [1, 512, 4096], 1, 1 << 13)
     assert rounds.weights() == [1.0, 1.0, 1.0]
     samples = [one for one in rounds.run() if isinstance(one, Sample)]
-    assert {one.nbytes for one in samples} == {1 << 16}
+    assert {one.nbytes for one in samples} == {1 << 13}
 
 
 @pytest.mark.parametrize("tool", LIMITS)

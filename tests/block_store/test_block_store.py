@@ -9,7 +9,6 @@ import re
 import resource
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+import warm_python
 from disks import tmpfs
 from fastio.errors import DeviceInUseError, FastIOError, FolderMissingError, TransferError
 from fastio.offload.stores.block_store import BLOCK, BlockStore, StoreGoneError
@@ -350,8 +350,7 @@ with BlockStore(".") as store:
 
 
 def test_store_without_pinned_memory_uses_plain_commands_with_a_note(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", NOTHING_PINNED, str(tmp_path)]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    ended = warm_python.run(NOTHING_PINNED, str(tmp_path))
     expected = "uring bounced bytes by plain commands: io_uring does not register memory (Cannot allocate memory)\n"
     assert ended.stdout == expected, ended.stderr
 
@@ -566,8 +565,7 @@ print("whole")
 
 
 def test_forked_child_gets_store_gone_error(tmp_path: Path, driver: str) -> None:
-    command = [sys.executable, "-c", FORK, str(tmp_path), driver]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    ended = warm_python.run(FORK, str(tmp_path), driver)
     assert ended.stdout == "whole\n", ended.stderr
 
 

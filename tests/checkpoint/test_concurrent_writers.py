@@ -112,7 +112,7 @@ def test_interrupted_close_releases_the_folder_when_the_write_ends(tmp_path: Pat
     with pytest.raises(KeyboardInterrupt), one:
         one.save(1, {"large": torch.ones(8 << 20)})
     go.set()
-    end = time.monotonic() + 30
+    end = time.monotonic() + 300
     while time.monotonic() < end:
         try:
             with Checkpointer(tmp_path) as another:
@@ -120,7 +120,7 @@ def test_interrupted_close_releases_the_folder_when_the_write_ends(tmp_path: Pat
                 return
         except FolderInUseError:
             time.sleep(0.01)
-    pytest.fail("the folder is still locked after 30 seconds")
+    pytest.fail("the folder is still locked")
 
 
 def interrupting_close(go: threading.Event) -> Callable[[int, int], None]:
@@ -254,7 +254,7 @@ checkpointer.close()
 """
     import sys
 
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=600)
     with Checkpointer(tmp_path) as checkpointer:
         assert checkpointer.steps() == [1]
         checkpointer.verify(1)

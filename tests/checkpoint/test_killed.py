@@ -19,7 +19,7 @@ from fastio.checkpoint import Checkpointer
 from fastio.checkpoint.folder.step_folders import StepFolder
 from faults import Server
 
-KILLS = 100  # for full and for incremental checkpoints
+KILLS = 100  # by night, for full and for incremental checkpoints
 LONGEST = 0.03  # seconds: a few steps
 
 
@@ -34,8 +34,9 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("kills", [KILLS // 5, pytest.param(KILLS, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("incremental", [False, True], ids=["full", "incremental"])
-def test_newest_complete_step_is_restored_after_a_kill(tmp_path: Path, incremental: bool) -> None:
+def test_newest_complete_step_is_restored_after_a_kill(tmp_path: Path, incremental: bool, kills: int) -> None:
     chance = random.Random(f"{incremental}")
     folder, ready = tmp_path / "run", tmp_path / "ready"
     reference = trainings.with_history(trainings.make())
@@ -43,7 +44,7 @@ def test_newest_complete_step_is_restored_after_a_kill(tmp_path: Path, increment
     torn = newer = late = 0
     with Server(tmp_path, None) as server:
         server.prepare_training()
-        for turn in range(KILLS):
+        for turn in range(kills):
             ready.unlink(missing_ok=True)
             child = server.start(
                 "checkpoints.train_forever", folder=str(folder), ready=str(ready), incremental=incremental
@@ -73,11 +74,13 @@ def test_newest_complete_step_is_restored_after_a_kill(tmp_path: Path, increment
             newer += newest > known
             _catch_up(reference, newest, random_state)
             assert restored is None or trainings.differ(state, reference) == "", where
-    assert reference["step"] > KILLS  # training made progress
+    assert reference["step"] > kills // 2  # training made progress
     # The kills hit the intended moments: many during a save, some between a commit and the report of it.
-    assert torn > KILLS // 10
-    assert newer > 0
-    assert (late > 0) == incremental  # some hit when a step's second file existed
+    assert torn > kills // 10
+    assert incremental or late == 0
+    if kills == KILLS:
+        assert newer > 0
+        assert (late > 0) == incremental  # some hit when a step's second file existed
 
 
 def _lines(path: Path) -> int:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import torch
 from torch import nn
 
 import trainings
+import warm_python
 from accelerators import DEVICE
 from fastio.checkpoint import Checkpointer, RandomState
 from fastio.errors import CheckpointError, CorruptFileError
@@ -104,7 +103,7 @@ def test_restoring_in_place_needs_no_second_copy_in_memory(folder: Path) -> None
     optimizer.step()
     with Checkpointer(folder) as checkpointer:
         checkpointer.save(0, {"model": model, "optimizer": optimizer})
-    ended = subprocess.run([sys.executable, "-c", PEAK, str(folder)], capture_output=True, text=True, check=True)
+    ended = warm_python.run(PEAK, str(folder))
     assert int(ended.stdout) < 48 << 20  # 192 MiB were read
 
 

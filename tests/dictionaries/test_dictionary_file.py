@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import warm_python
 from fastio import dicts
 from fastio.dicts import Context, Dictionary, RDic, WDic, WRDic, fingerprint, shipped, storage
 from fastio.dicts.json_form import SCHEMA
@@ -50,16 +51,10 @@ def kept(folder: Path) -> dict[str, Any]:
 
 
 def in_a_process(program: str, *, check: bool = True) -> str:
-    """Run a program in a fresh interpreter; what it printed."""
+    """Run a program in a process of its own; what it printed."""
     start = "import os, sys\nfrom fastio import dicts\nfrom fastio.dicts import Context\n"
     start += f"SAVE, MIB, TOOLS = {SAVE!r}, {MIB}, {TOOLS!r}\n"
-    done = subprocess.run(
-        [sys.executable, "-c", start + textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = warm_python.run(start + textwrap.dedent(program))
     assert not check or done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
@@ -289,8 +284,8 @@ def test_many_processes_may_write_at_once(folder: Path) -> None:
             dictionary.observe(Context("save", sys.argv[1], "cpu", True), 1 << 20, "posix", 1e-3)
             dicts.flush()
     """)
-    running = [subprocess.Popen([sys.executable, "-c", program, name]) for name in "abcd"]
-    assert [process.wait(timeout=120) for process in running] == [0] * 4
+    running = [warm_python.WarmPopen([sys.executable, "-c", program, name]) for name in "abcd"]
+    assert [process.wait(timeout=600) for process in running] == [0] * 4
     assert {context["format"] for context in kept(folder)["contexts"]} == set("abcd")
     assert not list(folder.glob("*.tmp"))
 
@@ -431,7 +426,7 @@ def test_without_a_home_directory_dictionaries_are_in_memory_alone_and_one_warni
     for program in (HOMELESS, HOMELESS.partition("fastio.save")[0]):
         ran = subprocess.run(
             [sys.executable, "-c", program, tmp_path / "file.pt"],
-            env=environment, cwd=tmp_path / "here", capture_output=True, text=True, timeout=120, check=False,
+            env=environment, cwd=tmp_path / "here", capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
         assert ran.returncode == 0, ran.stderr
         told[program] = ran.stdout, ran.stderr

@@ -33,7 +33,7 @@ from replay import (
 
 MIB = 1 << 20
 TRACES = sorted((Path(__file__).parents[1] / "data").glob("*.csv"))
-NOISES = (0.05, 0.10, 0.15)
+NOISES = (0.10, 0.05, 0.15)
 WRONG = {name: MACHINES["parallel" if name == "reversed" else "reversed"] for name in MACHINES}
 RULES = {
     "none": lambda name: NOTHING,
@@ -42,13 +42,16 @@ RULES = {
 }
 
 
+@pytest.mark.parametrize("noises", [NOISES[:1], pytest.param(NOISES, marks=pytest.mark.nightly)], ids=["one", "all"])
 @pytest.mark.parametrize(
     ("prior", "most", "worst"), [("none", 1.04, 1.30), ("right", 1.02, 1.15), ("wrong", 1.10, 1.35)]
 )
-def test_1000_calls_take_little_more_than_the_oracles(prior: str, most: float, worst: float) -> None:
+def test_1000_calls_take_little_more_than_the_oracles(
+    prior: str, most: float, worst: float, noises: tuple[float, ...]
+) -> None:
     """Exploring included."""
     totals = []
-    for name, (kind, make), noise in itertools.product(MACHINES, SIZES.items(), NOISES):
+    for name, (kind, make), noise in itertools.product(MACHINES, SIZES.items(), noises):
         seed = 50 + len(kind)
         rule = RULES[prior](name)
         run = replay(MACHINES[name], make(random.Random(seed), 1000), noise=noise, seed=seed, rule=rule)
@@ -63,21 +66,28 @@ REACHED = {"what ships": 1.03, "nothing": 1.04}
 REACHED_SLOWER = {"saves": 1.07, "loads": 1.20, "recorded": 1.05}
 
 
+# The number of orders that recorded calls are replayed in.
+orders = pytest.mark.parametrize("orders", [2, pytest.param(replays.ORDERS, marks=pytest.mark.nightly)])
+
+
+@orders
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("start", ["what ships", "nothing"])
-def test_recorded_calls_of_real_tools_take_little_more_than_the_oracles(path: Path, start: str) -> None:
-    reached = replays.replays(trace.read(path), shipped_rules() if start == "what ships" else [])[-1]
+def test_recorded_calls_of_real_tools_take_little_more_than_the_oracles(path: Path, start: str, orders: int) -> None:
+    reached = replays.replays(trace.read(path), shipped_rules() if start == "what ships" else [], orders)[-1]
     assert reached.total <= REACHED[start]
 
 
+@orders
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
-def test_a_recorded_tool_three_times_slower_is_left_within_50_calls(path: Path) -> None:
-    found = replays.recoveries(trace.read(path), shipped_rules())
+def test_a_recorded_tool_three_times_slower_is_left_within_50_calls(path: Path, orders: int) -> None:
+    found = replays.recoveries(trace.read(path), shipped_rules(), orders)
     assert mean(recovered.after for recovered in found) <= REACHED_SLOWER[path.stem]
 
 
+@orders
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
-def test_a_recorded_tool_that_is_as_fast_as_before_again_is_used_again(path: Path) -> None:
+def test_a_recorded_tool_that_is_as_fast_as_before_again_is_used_again(path: Path, orders: int) -> None:
     """From 50 calls on. It is looked at again for 1 % of the time. Without that the total is 1.37."""
     after = []
     for work, rows in trace.by_work(trace.read(path)).items():
@@ -86,7 +96,7 @@ def test_a_recorded_tool_that_is_as_fast_as_before_again_is_used_again(path: Pat
             calls[0].seconds, key=lambda tool: sum(min(c.expected, key=c.expected.__getitem__) == tool for c in calls)
         )
         third = len(calls) // 3
-        for order in range(replays.ORDERS):
+        for order in range(orders):
             usual = replays.ordered(calls, order)
             changed = [*usual[:third], *slowed(usual[third : 2 * third], tool, 3.0, 0), *usual[2 * third :]]
             after.append(expected_over_oracle(replaying.replay(changed, Tuner(rule))[2 * third + 50 :]))

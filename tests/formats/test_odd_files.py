@@ -35,8 +35,9 @@ def mappings() -> int:
     return len(Path("/proc/self/maps").read_text().splitlines())
 
 
-@pytest.mark.parametrize("odd", [0, 1], ids=["aligned", "odd"])
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "odd"), [(torch.uint8, 0), (torch.float32, 0), (torch.bfloat16, 1), (torch.float32, 1)], ids=str
+)
 def test_loading_many_tensors_takes_few_mappings(tmp_path: Path, dtype: torch.dtype, odd: int) -> None:
     """A process may have 65,530 mappings. Deleting every other tensor may split them."""
     path, before = tmp_path / "a.safetensors", mappings()
@@ -112,12 +113,12 @@ def test_every_c_type_of_64_bits_is_saved(tmp_path: Path, code: str) -> None:
 
 
 def test_disjoint_views_of_one_buffer_save_and_overlapping_ones_raise(tmp_path: Path) -> None:
-    """Comparing each pair of 80,000 views took a minute."""
+    """Comparing each pair of 40,000 views took 15 seconds."""
     path = tmp_path / "a.safetensors"
-    flat = torch.arange(80_000, dtype=torch.int16)
+    flat = torch.arange(40_000, dtype=torch.int16)
     views = {str(number): view for number, view in enumerate(flat.split(1))}
     fastio.save(views, path, durable=False)
-    assert torch.equal(torch.cat([fastio.load(path)[name] for name in ("0", "79999")]), flat[[0, -1]])
+    assert torch.equal(torch.cat([fastio.load(path)[name] for name in ("0", "39999")]), flat[[0, -1]])
     chance = random.Random(0)
     for _ in range(200):  # the result must equal that of comparing each pair
         spans = [(begin := chance.randrange(40), begin + chance.randrange(1, 6)) for _ in range(8)]

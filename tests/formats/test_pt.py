@@ -6,8 +6,6 @@ import itertools
 import pickle
 import re
 import struct
-import subprocess
-import sys
 import warnings
 import zipfile
 import zlib
@@ -20,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastio
+import warm_python
 from fastio.engine.torch_load import READ_AGAIN
 from fastio_bench.harness import page_cache
 from objects import DTYPES, assorted, same, tensor_of
@@ -200,7 +199,7 @@ def test_loaded_tensors_can_be_changed_shared_and_kept(tmp_path: Path) -> None:
 def test_deleting_a_loaded_tensor_frees_its_memory(tmp_path: Path) -> None:
     """A deleted storage returns its pages while its neighbours live on."""
     path = tmp_path / "a.pt"
-    fastio.save({"small": torch.ones(4096), "large": torch.ones(40 << 20)}, path)
+    fastio.save({"small": torch.ones(4096), "large": torch.ones(10 << 20)}, path, durable=False)
     code = """
 import sys, fastio
 def rss():
@@ -211,8 +210,8 @@ del state["large"]
 print(full - rss())
 assert state["small"].sum() == 4096
 """
-    freed = int(subprocess.run([sys.executable, "-c", code, str(path)], check=True, capture_output=True).stdout)
-    assert freed > 0.95 * (160 << 20)
+    freed = int(warm_python.run(code, str(path)).stdout)
+    assert freed > 0.95 * (40 << 20)
 
 
 def test_weights_only_is_the_default(tmp_path: Path) -> None:
@@ -360,6 +359,29 @@ def test_no_flipped_bit_makes_a_file_look_like_one_without_checksums(tmp_path: P
     assert refused >= (4 + 4) * 8  # the bytes, and their CRC in the directory
 
 
+def _offset_of(path: Path, record: str) -> int:
+    """Where the bytes of a record begin in a file."""
+    with zipfile.ZipFile(path) as archive:  # the root's name and the alignment differ if the dictionary let torch save
+        (offset,) = (entry.header_offset for entry in archive.infolist() if entry.filename.endswith(f"/{record}"))
+    with path.open("rb") as file:
+        file.seek(offset)
+        name, extra = struct.unpack("<26x2H", file.read(30))  # lengths of the two fields that lie before the data
+    return offset + 30 + int(name) + int(extra)
+
+
+def test_storage_behind_4_gib_is_loaded_from_its_place(tmp_path: Path) -> None:
+    """Of the file that the next test saves: with a hole, so that only what lies behind it is written and read."""
+    path, after = tmp_path / "large.pt", torch.arange(5000)
+    obj = {"large": torch.empty((4 << 30) + 8192, dtype=torch.uint8), "after": torch.empty_like(after)}
+    with torch.serialization.skip_data():
+        torch.save(obj, path)
+    with path.open("r+b") as file:
+        file.seek(_offset_of(path, "data/1"))
+        file.write(after.numpy().tobytes())
+    assert torch.equal(fastio.load(path, keys=["after"], verify=False)["after"], after)
+
+
+@pytest.mark.nightly
 def test_storages_above_4_gib_round_trip(tmp_path: Path) -> None:
     """Offsets and sizes need more than 32 bits: one storage above 4 GiB, one after it."""
     path = tmp_path / "large.pt"
@@ -399,16 +421,13 @@ def test_load_reads_the_payload_once(tmp_path: Path, tool: str) -> None:
     assert len(done) <= 1
 
 
-@pytest.mark.parametrize("place", [0, 50 << 20, (100 << 20) - 1])
+@pytest.mark.parametrize("place", [0, 24 << 20, (48 << 20) - 1])
 def test_flipped_byte_anywhere_in_a_large_file_raises(tmp_path: Path, place: int) -> None:
     path = tmp_path / "large.pt"
-    fastio.save({"tensor": torch.zeros(100 << 20, dtype=torch.uint8)}, path, durable=False)
-    with zipfile.ZipFile(path) as archive:  # the root's name and the alignment differ if the dictionary let torch save
-        (offset,) = (entry.header_offset for entry in archive.infolist() if entry.filename.endswith("/data/0"))
+    fastio.save({"tensor": torch.zeros(48 << 20, dtype=torch.uint8)}, path, durable=False)
+    offset = _offset_of(path, "data/0")
     with path.open("r+b") as file:
-        file.seek(offset)
-        name, extra = struct.unpack("<26x2H", file.read(30))  # lengths of the two fields that lie before the data
-        file.seek(offset + 30 + name + extra + place)
+        file.seek(offset + place)
         file.write(b"\x01")
     with pytest.raises(fastio.CorruptFileError, match="data/0"):
         fastio.load(path, policy="uring")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copyreg
 import io
-import subprocess
-import sys
 import warnings
 import zipfile
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 import torch
 
 import fastio
+import warm_python
 
 TOOLS = ("posix", "uring", "numpy", "torch", "auto")
 COUNT = 1 << 20  # elements of a tensor: enough that reading takes longer than unpickling
@@ -129,7 +128,8 @@ assert seen == [float(1 << 20)] * 3, seen
 
 def test_package_registered_with_torch_gets_filled_storages(tmp_path: Path) -> None:
     fastio.save(torch.ones(1 << 20), tmp_path / "a.pt")
-    subprocess.run([sys.executable, "-c", REGISTERED, str(tmp_path / "a.pt")], check=True)
+    done = warm_python.run(REGISTERED, str(tmp_path / "a.pt"))
+    assert done.returncode == 0, done.stderr
 
 
 def test_setstate_of_a_class_with_a_copyreg_extension_sees_the_values(tmp_path: Path) -> None:

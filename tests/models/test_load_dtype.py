@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import torch
 from torch import nn
 
 import fastio
+import warm_python
 from accelerators import DEVICE
 from objects import DTYPES, same, same_bits
 
@@ -177,8 +176,6 @@ def test_memory_beyond_the_module_is_bounded(tmp_path: Path, where: str) -> None
         thread.join()
         print(json.dumps(peak[0] - before))
     """
-    output = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True
-    )
+    output = warm_python.run(textwrap.dedent(program))
     own = sum(tensor.nbytes // 2 for tensor in tensors.values()) >> 20 if where == "meta" else 0
     assert json.loads(output.stdout) - own <= 96  # 64 MiB, and torch's and Python's own

@@ -31,7 +31,7 @@ def save_two(folder: Path, large: int = 40) -> dict[str, torch.Tensor]:
 
 def wait_for_readers() -> None:
     """Return when no thread reads ahead."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 300
     while [one for one in threading.enumerate() if one.name == "fastio-read-ahead"]:  # its last steps are Python's
         assert time.monotonic() < end
         time.sleep(0.001)

@@ -31,10 +31,16 @@ def ran(*command: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("script", "examples", "least"), [("offload.py", 200, 2000), ("hybrid.py", 100, 300)], ids=["offload", "hybrid"]
+    ("script", "examples", "least"),
+    [
+        pytest.param("offload.py", 40, 400, id="offload"),
+        pytest.param("hybrid.py", 20, 60, id="hybrid"),
+        pytest.param("offload.py", 200, 2000, id="offload-all", marks=pytest.mark.nightly),
+        pytest.param("hybrid.py", 100, 300, id="hybrid-all", marks=pytest.mark.nightly),
+    ],
 )
 def test_gradients_and_errors_equal_those_of_plain_torch(script: str, examples: int, least: int) -> None:
-    """About 2,900 runs of Offload and 400 of Hybrid, each compared with plain torch.
+    """Each run of Offload and Hybrid is compared with plain torch; by night about 2,900 and 400 of them.
 
     ``python tests/support/differential/offload.py --examples 0 --seed 1`` runs each entry of the databases once.
     """
@@ -46,7 +52,7 @@ def test_gradients_and_errors_equal_those_of_plain_torch(script: str, examples: 
     if script == "offload.py":
         moved = re.search(r"(\d+) disk reads", output)
         assert moved is not None
-        assert int(moved[1]) > 1000, output
+        assert int(moved[1]) > least // 4, output  # on a slow disk fewer
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+import warm_python
 from disks import tmpfs
 from fastio import dicts
 from fastio.errors import FolderMissingError, RefusedError, TransferError
@@ -234,7 +235,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.parametrize(("module", "name"), [("block_store", "BlockStore"), ("tool_store", "ToolStore")])
 def test_a_killed_process_leaves_nothing(tmp_path: Path, module: str, name: str) -> None:
     code = KILLED.format(module=module, name=name)
-    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, capture_output=True, text=True)
+    ended = warm_python.run(code, str(tmp_path))
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert os.listdir(tmp_path) == []
 

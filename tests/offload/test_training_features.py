@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import fastio
+import warm_python
 from fastio.offload.stores.block_store import BlockStore
 from offloading import TOLD_OF_HOOKS, cnn, gradients, mlp, noise, same, seeded, trained, transformer
+from warm_python import WarmPopen
 
 # Budgets here are smaller than what one operator saves: each Offload warns of that once.
 pytestmark = pytest.mark.filterwarnings("ignore:budget is:UserWarning")
@@ -84,7 +86,7 @@ print(moved.writes > 0, moved.reads > 0, kept > 0, kept_warnings)
 def test_ddp_on_two_ranks_gives_the_gradients_of_plain_ddp(tmp_path: Path, small: int | None, unused: str) -> None:
     capacities = ["65536" if rank == small else "0" for rank in (0, 1)]
     ranks = [
-        subprocess.Popen(
+        WarmPopen(
             [sys.executable, "-c", RANK, str(rank), str(tmp_path), capacities[rank], unused],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -92,7 +94,7 @@ def test_ddp_on_two_ranks_gives_the_gradients_of_plain_ddp(tmp_path: Path, small
         )
         for rank in (0, 1)
     ]
-    ended = [rank.communicate(timeout=120) for rank in ranks]
+    ended = [rank.communicate(timeout=600) for rank in ranks]
     for number, (said, complaints) in enumerate(ended):
         assert ranks[number].returncode == 0, complaints
         # A rank without room may have nothing on disk to read back.
@@ -392,8 +394,6 @@ print("child", status)
 
 
 def test_forked_child_gets_an_error_and_its_parent_continues(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", FORK, str(tmp_path)], check=False, capture_output=True, text=True, timeout=60
-    )
+    ended = warm_python.run(FORK, str(tmp_path), timeout=600)
     assert ended.stdout == "child 0\n", ended.stderr
     assert os.listdir(tmp_path) == []

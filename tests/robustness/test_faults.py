@@ -523,7 +523,7 @@ def test_a_large_old_file_is_freed_in_the_background(tmp_path: Path, durable: bo
 def test_concurrent_saves_and_loads_of_one_path_give_complete_versions(server: Server, tmp_path: Path) -> None:
     target = tmp_path / "it.pt"
     torch.save(objects.make(objects.OLD, 256 << 10), target)
-    children = [server.start("hammer", path=str(target), rounds=12, seed=seed, timeout=240) for seed in range(2)]
+    children = [server.start("hammer", path=str(target), rounds=12, seed=seed, timeout=600) for seed in range(2)]
     for child in children:
         outcome = child.wait()
         assert outcome.status == 0, outcome.stderr

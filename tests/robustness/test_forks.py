@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import warm_python
 
 PARENT = """
 import os, sys, threading, time, warnings
@@ -33,7 +33,7 @@ for _ in range(60):
     if not child:
         fastio.load(path)
         os._exit(0)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 300
     while os.waitpid(child, os.WNOHANG)[0] == 0:
         time.sleep(0.001)
         if time.monotonic() > until:
@@ -51,13 +51,7 @@ sys.exit("a child hung" if hung else 0)
 
 
 def test_forked_children_load_without_hanging(tmp_path: Path) -> None:
-    child = subprocess.run(
-        [sys.executable, "-c", PARENT, str(tmp_path / "a.pt")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    child = warm_python.run(PARENT, str(tmp_path / "a.pt"), timeout=600)
     assert child.returncode == 0, child.stderr
 
 
@@ -88,7 +82,5 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.parametrize("module", ["results", "torch_patch", "transports.registry", "integrations.safetensors_patch"])
 def test_a_fork_waits_for_what_threads_hold(module: str) -> None:
     code = "import warnings; warnings.simplefilter('ignore', DeprecationWarning)\n" + GUARDED
-    child = subprocess.run(
-        [sys.executable, "-c", code, f"fastio.{module}"], capture_output=True, text=True, check=False, timeout=120
-    )
+    child = warm_python.run(code, f"fastio.{module}")
     assert child.returncode == 0, child.stderr

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import fastio
+import warm_python
 from fastio.errors import FastIOError, NotReplaceableError, TransferError
 
 ALL = sorted(number for number in errno.errorcode if number)
@@ -104,8 +105,7 @@ warnings.simplefilter("ignore")
 
 
 def in_a_process(program: str, folder: Path) -> str:
-    command = [sys.executable, "-c", IMPORTS + textwrap.dedent(program)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    done = warm_python.run(IMPORTS + textwrap.dedent(program), folder=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -58,7 +58,7 @@ def only_one_thread() -> bool:
 
     Up to 3.12, Python's own count omits threads whose ``join`` was interrupted.
     """
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while len(sys._current_frames()) > 1:
         if time.monotonic() > end:
             return False

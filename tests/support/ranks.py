@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_ANSWER_SECONDS = 120
+_ANSWER_SECONDS = 600
 
 
 def forks() -> Any:
@@ -34,7 +34,7 @@ class RankError(Exception):
 class Ranks:
     """A pool of ``world`` processes; use as a context. gloo waits ``timeout`` seconds for a silent rank."""
 
-    def __init__(self, world: int, folder: Path, timeout: float = 120, environment: list[dict[str, str]] | None = None):
+    def __init__(self, world: int, folder: Path, timeout: float = 600, environment: list[dict[str, str]] | None = None):
         context = forks()
         self._pipes, self.processes = [], []
         for rank in range(world):

@@ -84,10 +84,17 @@ class WarmPopen(subprocess.Popen):
         return self.returncode
 
 
-def run(code: str, *arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
+def run(
+    code: str,
+    *arguments: str,
+    timeout: float = 600,
+    folder: str | os.PathLike[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
     """Run the code in a forked process. It is killed if it does not end within ``timeout`` seconds."""
     command = [sys.executable, "-c", code, *arguments]
-    with WarmPopen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    pipe = subprocess.PIPE
+    with WarmPopen(command, stdout=pipe, stderr=pipe, text=True, cwd=folder, env=environment) as child:
         try:
             said, complaint = child.communicate(timeout=timeout)
         except BaseException:

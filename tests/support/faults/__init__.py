@@ -115,7 +115,7 @@ class Server:
         """Run a first training and checkpoint before further forks, so that every child has their imports."""
         self.ask({"warm_up": True})
 
-    def start(self, program: str, timeout: float = 60, **arguments: Any) -> Child:
+    def start(self, program: str, timeout: float = 600, **arguments: Any) -> Child:
         """Start ``faults.programs.<program>(**arguments)``; "checkpoints.<program>" is one of ``faults.checkpoints``.
 
         After ``timeout`` seconds it dumps its stacks and exits.

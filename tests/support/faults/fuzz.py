@@ -44,7 +44,7 @@ FOREIGN_ERRORS: dict[str, tuple[type[Exception], ...]] = {
 POLICIES = ("posix", "uring", "auto")
 # Beyond the process's initial use: threads' stacks, a 64 MiB heap arena, and a large file several times.
 ADDRESS_SPACE = {"small": 256 << 20, "large": 512 << 20}
-SECONDS_PER_CASE = 20
+SECONDS_PER_CASE = 120  # ends a hang, also on a busy machine
 WARM_UP = 60  # cases
 
 
@@ -191,8 +191,8 @@ def main() -> None:
     with open(folder / f"{file_format}.case", "w+b") as file:
         file.truncate(8)
         at = mmap.mmap(file.fileno(), 8)  # the parent reads the current case here if this process dies
-    signal.setitimer(signal.ITIMER_REAL, 2 * SECONDS_PER_CASE)  # its default action ends the process, in C too
     for number in range(WARM_UP):  # warm up every code path before memory is counted
+        signal.setitimer(signal.ITIMER_REAL, SECONDS_PER_CASE)  # its default action ends the process, in C too
         judge.case(number)
     with open("/proc/self/statm") as statm:
         used = int(statm.read().split()[0]) * mmap.PAGESIZE

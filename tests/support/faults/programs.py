@@ -361,7 +361,7 @@ def _threads() -> dict[str, str]:
 
 def _census_since(before: Json) -> list[str]:
     """New descriptors and threads since ``before`` that remain."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while True:
         now = _census()
         leaked = [
