@@ -23,11 +23,15 @@ PYTEST = ".venv/bin/pytest -q --numprocesses=2 --dist=loadfile"
 STEPS = {
     "check": ("make check", "linters, types, layers of imports"),
     "test": ("make test", "the whole suite"),
+    "more": (
+        f"{PYTEST} -m 'nightly or hypothesis' --hypothesis-profile=nightly",
+        "what the suite does in small, in full",
+    ),
     "native": ("make native-test native-test-threads", "the C++ tests under the three sanitizers"),
     "nvme": ("make test-nvme", "the block store's drivers on an emulated machine with NVMe disks"),
     "differential": ("make differential EXAMPLES=100000", "fastio does with generated objects what torch does"),
     "kills": (
-        f"{PYTEST} tests/robustness/test_killed.py tests/robustness/test_interrupted.py tests/bench/test_interrupts.py",
+        f"{PYTEST} -m 'nightly or not nightly' tests/robustness/test_killed.py tests/robustness/test_interrupted.py tests/bench/test_interrupts.py",
         "a process that is killed or interrupted leaves the whole old or the whole new file",
     ),
     "soak": (
