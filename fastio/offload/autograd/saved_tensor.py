@@ -105,7 +105,7 @@ class SavedTensor:
 
         # Used.
         self.unpacked: torch.Tensor | None = None  # an empty tensor that shares the counter of the unpacked ones
-        # The storage that autograd got last, and the shift of the bytes in it. Not a Python weak reference: if C++ alone
+        # The storage that autograd got last, and the shift of the bytes in it. Not a Python weak reference: if only C++
         # keeps the storage, torch 2.6 returns an object that does not keep it, and is empty once C++ has freed it.
         self.handed_out: tuple[WeakStorage, int] | None = None
 
