@@ -383,3 +383,31 @@ def test_disabled_saved_tensor_hooks_raise_the_message_of_torch(where: str, tmp_
     with offload:
         pass
     offload.close()
+
+
+class GivenBack(torch.autograd.Function):
+    """Saves a tensor without its memory, which is there again in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:  # type: ignore[override]
+        y = x * weight
+        weight.untyped_storage().resize_(0)
+        ctx.save_for_backward(weight)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return grad * ctx.saved_tensors[0], None
+
+
+@pytest.mark.parametrize("codec", ["none", "lossless"])
+def test_tensor_whose_memory_is_freed_stays(tmp_path: Path, codec: Any) -> None:
+    offload = fastio.Offload(store=tmp_path, policy="all", codec=codec)
+    x, weight = torch.ones(64, 64, requires_grad=True), torch.full((64, 64), 3.0)
+    with offload:
+        loss = GivenBack.apply(x, weight).sum()  # type: ignore[no-untyped-call]
+    weight.untyped_storage().resize_(weight.nbytes)
+    weight.data.fill_(3.0)
+    loss.backward()
+    assert torch.equal(x.grad, torch.full((64, 64), 3.0))  # type: ignore[arg-type]
+    offload.close()
