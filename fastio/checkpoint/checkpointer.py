@@ -128,8 +128,9 @@ class Checkpointer:
             step: 0 or more. Steps are ordered by when they were saved: after going back to an earlier step, the step
                 saved next is the newest, whatever its number.
             state: a tree of dicts, lists, tuples and their subclasses. Its leaves are objects whose class has
-                ``state_dict`` and ``load_state_dict`` (modules, optimizers, schedulers, data loaders,
-                :class:`RandomState`), tensors, generators, and anything that torch.save takes. It is not changed.
+                ``state_dict`` and ``load_state_dict`` (modules, optimizers, schedulers, samplers that have them,
+                :class:`RandomState`), tensors, generators, and anything that torch.save takes. It is not changed. Of
+                what :meth:`restore` reads with ``weights_only=False`` only, a RuntimeWarning names each kind once.
             metadata: a dict that JSON can hold and does not change: its keys are text, and it has lists, not tuples.
                 :meth:`restore` returns it, and it is in the step's manifest.
 
@@ -137,7 +138,8 @@ class Checkpointer:
             The error of the save before, if it was not raised yet: then nothing of this step is saved, and the next
             call saves again. TransferError (an OSError) if the system refuses. CheckpointError, naming the place, for a
             tensor whose memory was freed, and for a container of modules that cannot be copied. What torch.save raises
-            for objects that cannot be pickled. TypeError or ValueError for other metadata.
+            for objects that cannot be pickled. TypeError for a DataLoader of torch, which has no state to restore.
+            TypeError or ValueError for other metadata.
         """
         saver = self._require_saver()
         if type(step) is not int or not 0 <= step < LIMIT:

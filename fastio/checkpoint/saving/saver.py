@@ -18,6 +18,7 @@ from fastio.checkpoint.restoring.outline import freed_tensors
 from fastio.checkpoint.retention import kept
 from fastio.checkpoint.saving.chunked_save import ChunkMemory
 from fastio.checkpoint.saving.picklers import pickle_module_for
+from fastio.checkpoint.saving.refused_objects import RefusedObjects
 from fastio.checkpoint.saving.snapshot import Snapshot, Storage
 from fastio.checkpoint.saving.writing import Task, write_step
 from fastio.checkpoint.state import capture, entries, is_container
@@ -93,6 +94,7 @@ class Saver:
         self._background_write: BackgroundWrite | None = None
         self._base: Manifest | None = None  # the step that the snapshot holds
         self._hidden: list[int] = []  # steps whose files are still there
+        self._refused_objects = RefusedObjects()
         self._is_closing = False
         self._order: int | None = None  # the number of saves into this folder; unknown before the first write
 
@@ -126,8 +128,11 @@ class Saver:
             if torch_probe.unsupported_reason():
                 image = torch_fallback.image_of(tree, module)
             else:
-                small, storages, _ = _pickled(tree, module, f"{self._steps.path}: step {step}")
+                where = f"{self._steps.path}: step {step}"
+                small, storages, _ = _pickled(tree, module, where)
                 _require_memory(small, storages)
+                data = dict(small)["data.pkl"]
+                self._refused_objects.tell(tree, data, _PICKLE_PROTOCOL, module, where, stacklevel=3)
         base, self._base = self._base, None
         task = Task(
             self._steps, step, 0, Records(small, storages), image, metadata, base=None, chunk_memory=None,
