@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
+from fastio import devices
 from fastio.arguments import Device, Path, Policy, Progress, Size
 from fastio.checkpoint import at_exit
 from fastio.checkpoint.delayed_progress import after_a_second
@@ -19,9 +20,11 @@ from fastio.checkpoint.folder.manifest import LIMIT, Manifest, checked_metadata
 from fastio.checkpoint.folder.step_folders import steps_in
 from fastio.checkpoint.restoring.reading import Restored, RestoreRequest, check_step, read_step
 from fastio.checkpoint.saving.saver import Saver, SaveSettings
-from fastio.errors import CheckpointError, CorruptFileError, TransferError, kind_of
+from fastio.engine.tool_selection import check
+from fastio.errors import CheckpointError, CorruptFileError, TransferError, kind_of, quoted
 from fastio.progress import check_progress, shown
 from fastio.sizes import check_count, parse_size
+from fastio.transports.transport import LOAD, SAVE
 
 _log = logging.getLogger("fastio.checkpoint")
 
@@ -94,6 +97,8 @@ class Checkpointer:
         if when_busy not in ("wait", "skip"):
             raise ValueError(f"when_busy={when_busy!r}: expected 'wait' or 'skip'")
         check_progress(progress)
+        for op in (LOAD,) if read_only else (SAVE, LOAD):
+            check(policy, op)
         budget = parse_size(memory_budget, "memory_budget")
         self._steps = steps_in(os.fsdecode(folder), make=not read_only)
         self._when_busy = when_busy
@@ -205,9 +210,11 @@ class Checkpointer:
             not have the shape of ``into``, or the memory of a tensor in ``into`` was freed. After damage, or if a
             ``load_state_dict`` refuses the saved state, tensors of ``into`` may have been overwritten. TransferError:
             the step cannot be read now, for example for lack of memory or descriptors; no earlier step is returned
-            instead. TypeError for a ``map_location`` that is not a device. What ``load_state_dict`` and torch.load
+            instead. TypeError for a ``step`` that is no integer, or a ``map_location`` that is not a device; ValueError
+            for a device that torch does not find here. What ``load_state_dict`` and torch.load
             raise.
         """
+        _check_step(step)
         device = _device(map_location)
         weights_only = weights_only is None or weights_only
         self.wait()
@@ -240,6 +247,7 @@ class Checkpointer:
         it. Padding between the records, and fields of the zip file that a restore does not read, are no data: a change
         in them is logged as a warning. CheckpointError if there is no such step.
         """
+        _check_step(step, "")
         self.wait()
         return self._while_there(step, lambda manifest: check_step(self._steps.path_of(step), manifest))
 
@@ -309,12 +317,24 @@ class Checkpointer:
         self.close()
 
 
+def _check_step(step: Any, none: str = ", or None for the newest intact one") -> None:
+    if type(step) is not int and not (none and step is None):
+        raise TypeError(f"step={quoted(step)} is {kind_of(step)}: expected an integer{none}")
+
+
 def _device(map_location: Any) -> torch.device:
     if map_location is None:
         return torch.device("cpu")
     if not isinstance(map_location, str | int | torch.device):
         raise TypeError(f"map_location is {kind_of(map_location)}: expected one device, such as 'cpu' or 'cuda:0'")
-    return torch.device(map_location)
+    device = torch.device(map_location)
+    kind = devices.find(device)
+    if kind is not None and not kind.is_available():
+        raise ValueError(
+            f"map_location={map_location!r}: torch finds no {device.type} device here; expected the device of this "
+            "machine, such as 'cpu', or a torch that is built for the device, and its driver"
+        )
+    return device
 
 
 def _warn(step: int, error: Exception) -> None:

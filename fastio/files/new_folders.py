@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Sequence
 
-from fastio.errors import TransferError
+from fastio.errors import NotReplaceableError, TransferError
 from fastio.files.atomic_file import sync_folder
 
 
@@ -47,9 +48,21 @@ def make_folders(path: str) -> list[str]:
     except BaseException as error:
         remove_folders(made)
         if isinstance(error, OSError):
-            raise TransferError(error.errno or 0, "making the folder", missing[0]) from error
+            raise folder_not_made(error, missing[0]) from error
         raise
     return made
+
+
+def folder_not_made(error: OSError, path: str) -> TransferError:
+    """The error for a folder that could not be made; it names the file that is in the way, if one is."""
+    there = path
+    while there and not os.path.lexists(there):
+        there = os.path.dirname(there.rstrip(os.sep)) if there.strip(os.sep) else ""
+    if error.errno in (errno.EEXIST, errno.ENOTDIR) and there and not os.path.isdir(there):
+        found = "a link to nothing" if os.path.islink(there) and not os.path.exists(there) else "a file"
+        problem = f"making the folder failed: expected a folder, found {found}; name another folder, or move it away"
+        return NotReplaceableError(error.errno, problem, there)
+    return TransferError(error.errno or 0, "making the folder", path)
 
 
 def remove_folders(made: Sequence[str]) -> None:

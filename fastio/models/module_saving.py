@@ -61,6 +61,10 @@ def save_model(
     most = parse_size(max_shard_size, "max_shard_size")
     if not most:
         raise ValueError(f"max_shard_size={max_shard_size!r}: expected a size of at least one byte, such as '5GB'")
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"expected a module, got {type(model).__name__}; save_file and fastio.save store the tensors of a dict"
+        )
     name = os.fsdecode(filename)
     tensors, aliases = _distinct(model, name)
     if not force_contiguous:

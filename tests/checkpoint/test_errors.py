@@ -89,3 +89,52 @@ def test_what_cannot_be_saved_is_named_in_a_state_that_holds_itself(tmp_path: Pa
     named = pytest.raises(TypeError, match=r"state\['b'\]\['lock'\], a lock, cannot be saved")
     with fastio.Checkpointer(tmp_path) as checkpoints, named:
         checkpoints.save(1, state)
+
+
+def test_wrong_arguments_are_refused_when_the_checkpointer_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    wrong: Any = "fast"
+    with pytest.raises(ValueError, match="policy='fast': expected"):
+        fastio.Checkpointer(tmp_path / "new", policy=wrong)
+    with pytest.raises(ValueError, match="folder='': expected the path of a folder"):
+        fastio.Checkpointer("")
+    for folder in ("file", "file/deeper"):
+        with pytest.raises(fastio.TransferError, match="expected a folder, found a file; name another folder"):
+            fastio.Checkpointer(tmp_path / folder)
+    with pytest.raises(fastio.CheckpointError, match="expected a folder of checkpoints, found a file"):
+        fastio.Checkpointer(tmp_path / "file", read_only=True)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("step", ["0", "latest", 0.0, True])
+def test_step_that_is_no_integer_is_a_type_error(tmp_path: Path, step: Any) -> None:
+    with fastio.Checkpointer(tmp_path) as checkpoints:
+        checkpoints.save(0, {"a": torch.zeros(2)})
+        for call in checkpoints.restore, checkpoints.verify:
+            with pytest.raises(TypeError, match=f"step={step!r} is a .*: expected an integer"):
+                call(step)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with fastio.Checkpointer(tmp_path) as checkpoints:
+        checkpoints.save(0, {"a": torch.zeros(2)})
+        with pytest.raises(ValueError, match="map_location='cuda': torch finds no cuda device here"):
+            checkpoints.restore(map_location="cuda")
+
+
+def test_a_damaged_step_does_not_name_an_argument_of_other_loads(tmp_path: Path) -> None:
+    with fastio.Checkpointer(tmp_path) as checkpoints:
+        checkpoints.save(0, {"a": torch.zeros(20_000)})
+        checkpoints.wait()
+        path = tmp_path / "step-0000000000" / "state.pt"
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(fastio.CorruptFileError, match=r"restore it from a copy$"):
+            checkpoints.verify(0)
+        with (
+            pytest.raises(fastio.CheckpointError, match="all steps are damaged"),
+            pytest.warns(RuntimeWarning, match=r"step 0 is skipped: .*'a'.*restore it from a copy$"),
+        ):
+            checkpoints.restore()

@@ -203,12 +203,21 @@ def test_a_folder_that_others_use_meanwhile_stays(tmp_path: Path, monkeypatch: p
 
 def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
-    with pytest.raises(fastio.TransferError, match="making the folder") as caught:
+    with pytest.raises(fastio.TransferError, match=r"making the folder .*expected a folder, found a file") as caught:
         fastio.save_model(small(), tmp_path / "file" / "deeper")
-    assert caught.value.filename == str(tmp_path / "file" / "deeper")
+    assert caught.value.filename == str(tmp_path / "file")
+    with pytest.raises(fastio.TransferError, match="expected a folder, found a file; name another"):
+        fastio.save_model(small(), tmp_path / "file")
     with pytest.raises(fastio.TransferError, match="making the folder"):
         fastio.save_model(small(), tmp_path / "new" / ("x" * 300))
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_state_dict_is_no_module(tmp_path: Path) -> None:
+    wrong: Any = small().state_dict()
+    with pytest.raises(TypeError, match=r"expected a module, got OrderedDict; save_file and fastio\.save"):
+        fastio.save_model(wrong, tmp_path / "new")
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_shard_without_its_index_is_no_model(tmp_path: Path) -> None:

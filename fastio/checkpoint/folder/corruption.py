@@ -6,6 +6,7 @@ import errno
 import os
 
 from fastio.errors import CorruptFileError, TransferError
+from fastio.formats.safetensors.tensor_checksums import AS_IT_IS
 
 # Errors of disks, and of file systems with checksums, for bytes that are lost.
 _LOST = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA, errno.EREMOTEIO, errno.EILSEQ})
@@ -23,3 +24,10 @@ def is_corruption(error: CorruptFileError | TransferError) -> bool:
     After any other error the step may be intact, and an earlier one would lose the training in between.
     """
     return isinstance(error, CorruptFileError) or error.errno in _LOST
+
+
+def leave_out_verify(error: CorruptFileError, folder: str) -> None:
+    """Leave a cure out of the message of a step's error that other loads have: a restore has no ``verify``."""
+    if concerns_step(error, folder):
+        error.problem = error.problem.replace(AS_IT_IS, "")
+        error.name_tensors(error.tensors)

@@ -15,6 +15,7 @@ from fastio.checkpoint.folder.corruption import is_corruption
 from fastio.checkpoint.folder.long_path import LongPathFolder
 from fastio.checkpoint.folder.manifest import Manifest
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError
+from fastio.files.new_folders import folder_not_made
 
 _STEP = re.compile(r"step-(\d{10,})")
 # A manifest that is being written, or was hidden. Only Checkpointers make one; it is there from before a step's first
@@ -159,16 +160,23 @@ class StepFolder:
 def steps_in(folder: str, make: bool) -> StepFolder:
     """Return the StepFolder of a path; with ``make`` a missing folder is made.
 
-    CheckpointError if the folder is missing, TransferError if it cannot be made.
+    ValueError for an empty path, CheckpointError if the folder is missing, TransferError if it cannot be made.
     """
+    if not folder:
+        raise ValueError("folder='': expected the path of a folder; '.' is the current one")
     try:
         steps = StepFolder(folder, make)
         if os.path.isdir(steps.path):
             return steps
     except OSError as error:
         if make:
-            raise TransferError(error.errno or 0, "making the folder", folder) from error
-    raise CheckpointError(f"{folder}: there is no such folder to read checkpoints from")
+            raise folder_not_made(error, folder) from error
+    found = (
+        "expected a folder of checkpoints, found a file"
+        if os.path.exists(folder)
+        else ("there is no such folder to read checkpoints from")
+    )
+    raise CheckpointError(f"{folder}: {found}")
 
 
 def _names(path: str) -> list[str]:

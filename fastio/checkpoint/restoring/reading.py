@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fastio.checkpoint import torch_fallback
+from fastio.checkpoint.folder.corruption import leave_out_verify
 from fastio.checkpoint.folder.manifest import File, Manifest
 from fastio.checkpoint.folder.regular_file import opened_regular
 from fastio.checkpoint.generators import MARK
@@ -70,7 +71,8 @@ def read_step(folder: str, manifest: Manifest, request: RestoreRequest) -> Resto
     require_memory(request.into)
     read = _read_by_torch if torch_probe.unsupported_reason() else _read
     try:
-        state, (tool, route, nbytes) = read(folder, manifest, request)
+        with HandledErrors(CorruptFileError, lambda error: leave_out_verify(error, folder)):
+            state, (tool, route, nbytes) = read(folder, manifest, request)
     except (CorruptFileError, TransferError):
         raise  # names the file
     except Exception as error:
@@ -133,6 +135,7 @@ def check_step(folder: str, manifest: Manifest) -> int:
     A change in other bytes, such as the padding between the records, is logged as a warning: they hold no data.
     """
     with contextlib.ExitStack() as stack:
+        stack.enter_context(HandledErrors(CorruptFileError, lambda error: leave_out_verify(error, folder)))
         archives = [stack.enter_context(_opened(folder, file)) for file in manifest.files]
         step = StepRecords(archives, manifest.elsewhere)  # raises if a record that the manifest names is missing
         for number, (archive, file) in enumerate(zip(archives, manifest.files, strict=True)):
