@@ -138,3 +138,16 @@ def test_a_damaged_step_does_not_name_an_argument_of_other_loads(tmp_path: Path)
             pytest.warns(RuntimeWarning, match=r"step 0 is skipped: .*'a'.*restore it from a copy$"),
         ):
             checkpoints.restore()
+
+
+def test_state_that_does_not_fit_is_told_with_the_cure(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    with fastio.Checkpointer(tmp_path) as checkpoints:
+        checkpoints.save(0, {"model": model, "losses": [1.0]})
+        tree = r"(?s)state, a \w+, cannot.*; pass as into= the tree that was saved: {'model': \.\.\., 'losses': \.\.\.}"
+        with pytest.raises(RuntimeError, match=f"{tree}$"):
+            checkpoints.restore(into=model)
+        with pytest.raises(KeyError, match="pass as into= the tree"):
+            checkpoints.restore(into=torch.optim.SGD(model.parameters()))
+        with pytest.raises(RuntimeError, match=r"(?s)state\['model'\], a Linear, .*size mismatch.*; expected into= to"):
+            checkpoints.restore(into={"model": torch.nn.Linear(3, 2)})

@@ -13,7 +13,7 @@ from fastio.checkpoint.restoring.load_state_dicts import has_load_hooks, tensors
 from fastio.checkpoint.restoring.relinking import Links
 from fastio.checkpoint.restoring.restore_targets import is_restored_in_place, takes_values
 from fastio.checkpoint.state import attributes_of, entries, find_holders, is_container, is_stateful, like
-from fastio.errors import CheckpointError, kind_of, put_before, quoted, shortened
+from fastio.errors import CheckpointError, CorruptFileError, kind_of, put_before, quoted, shortened
 from fastio.memory.raw_memory import mark_overwritten
 from fastio.sizes import exact_size
 
@@ -212,9 +212,15 @@ class _Once:
 
 def _loaded(live: Any, state: Any, path: str) -> Any:
     # Tensors that were filled in place are copied onto themselves, which torch skips; hooks and checks still run.
+    cure = _CURE
+    if path == "state" and isinstance(state, dict):
+        keys = shortened(", ".join(f"{quoted(key)}: ..." for key in state))
+        cure = f"pass as into= the tree that was saved: {{{keys}}}"
     try:
         live.load_state_dict(state)
     except Exception as error:
+        if len(error.args) == 1 and isinstance(error.args[0], str) and not isinstance(error, CorruptFileError):
+            error.args = (f"{error.args[0].rstrip()}; {cure}",)
         put_before(error, f"{path}, {kind_of(live)}, cannot take the state that was saved for it: ")
         raise
     return live
