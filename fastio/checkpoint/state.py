@@ -19,7 +19,7 @@ ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtyp
 
 
 def is_stateful(obj: Any) -> bool:
-    """Return whether an object can save and load its state, as modules, optimizers, schedulers and data loaders do.
+    """Return whether an object can save and load its state, as modules, optimizers and schedulers do.
 
     Only its class is examined: an object may have a ``__getattr__`` for any name, even one with side effects.
     """

@@ -6,6 +6,7 @@ import io
 import pickle
 import re
 import warnings
+import zipfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,53 +39,40 @@ class RefusedObjects:
         looks = {(found[1], found[2]) for found in _MAYBE_GLOBAL.finditer(data)} - self._examined
         if not looks:
             return
-        allowed = _allowed()
-        if any(not _ends_one(b".".join(look).decode("utf-8", "replace"), allowed) for look in looks):
-            refused = _refused(data, allowed) - self._told
-            if refused:
-                found = [*_holders(tree, "state", protocol, module, allowed, frozenset())]
-                for path, value in found:
-                    if isinstance(value, torch.utils.data.DataLoader):
-                        raise TypeError(
-                            f"{where}: {path} is {kind_of(value)}, which has no state_dict, so nothing of it could be "
-                            "restored: leave it out, and save the state of its sampler, an object with state_dict and "
-                            "load_state_dict"
-                        )
-                named = shortened(", ".join(f"{path} ({kind_of(value)})" for path, value in found))
-                warnings.warn(
-                    f"{where}: restore() will refuse this step, even for its other entries, because of {named}: "
-                    f"{_CURE}",
-                    RuntimeWarning,
-                    stacklevel=stacklevel + 1,
-                )
-                self._told |= refused
+        refused = _refused(data) - self._told
+        if refused:
+            found = [*_holders(tree, "state", protocol, module, frozenset())]
+            for path, value in found:
+                if isinstance(value, torch.utils.data.DataLoader):
+                    raise TypeError(
+                        f"{where}: {path} is {kind_of(value)}, which has no state_dict, so nothing of it could be "
+                        "restored: leave it out, and save the state of its sampler, an object with state_dict and "
+                        "load_state_dict"
+                    )
+            named = shortened(", ".join(f"{path} ({kind_of(value)})" for path, value in found))
+            warnings.warn(
+                f"{where}: restore() will refuse this step, even for its other entries, because of {named}: {_CURE}",
+                RuntimeWarning,
+                stacklevel=stacklevel + 1,
+            )
+            self._told |= refused
         self._examined |= looks
 
 
-def _allowed() -> set[str]:
-    from torch import _weights_only_unpickler as unpickler
-
-    return {*unpickler._get_allowed_globals(), *unpickler._get_user_allowed_globals()}
-
-
-def _ends_one(name: str, allowed: set[str]) -> bool:
-    """Whether a name is an allowed one, or what follows a "c" in it: "ollections.OrderedDict"."""
-    return name in allowed or any(one.endswith("c" + name) for one in allowed)
-
-
-def _refused(data: bytes, allowed: set[str]) -> set[str]:
+def _refused(data: bytes) -> set[str]:
     """The globals of a pickle that ``weights_only=True`` refuses, or what else it refuses."""
-    from torch import _weights_only_unpickler as unpickler
-
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:  # all that torch's function needs
+        archive.writestr("archive/data.pkl", data)
+        archive.writestr("archive/version", "3\n")
+    file.seek(0)
     try:
-        return set(unpickler.get_globals_in_pkl(io.BytesIO(data))) - allowed
+        return set(torch.serialization.get_unsafe_globals_in_checkpoint(file))
     except pickle.UnpicklingError as error:
         return {str(error)}
 
 
-def _holders(
-    tree: Any, path: str, protocol: int, module: Any, allowed: set[str], above: frozenset[int]
-) -> Iterator[tuple[str, Any]]:
+def _holders(tree: Any, path: str, protocol: int, module: Any, above: frozenset[int]) -> Iterator[tuple[str, Any]]:
     """The places of the smallest entries that are refused, and the entries. The tree may have cycles."""
     above |= {id(tree)}
     found = False
@@ -92,8 +80,8 @@ def _holders(
         if id(value) in above:
             continue
         data = dict(pickled(value, protocol, pickle_module=module).small)["data.pkl"]
-        if _refused(data, allowed):
+        if _refused(data):
             found = True
-            yield from _holders(value, f"{path}[{quoted(key)}]", protocol, module, allowed, above)
+            yield from _holders(value, f"{path}[{quoted(key)}]", protocol, module, above)
     if not found:
         yield path, tree
