@@ -7,6 +7,7 @@
 
 #if defined(__x86_64__)
 #include "checksum/crc32_x86.hpp"
+#include "support/processor.hpp"
 #elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -78,7 +79,7 @@ uint32_t avx512_copy(uint32_t state, uint8_t* destination, const uint8_t* source
 
 #endif
 
-// Chosen on first use. The compiler's feature tests also check that the system saves the wide registers.
+// Chosen on first use.
 const Crc32Kernel& best() noexcept {
     static const Crc32Kernel kernel = crc32_kernels().front();
     return kernel;
@@ -89,11 +90,11 @@ const Crc32Kernel& best() noexcept {
 std::vector<Crc32Kernel> crc32_kernels() {
     std::vector<Crc32Kernel> kernels;
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    const bool pclmul = __builtin_cpu_supports("sse4.1") && __builtin_cpu_supports("pclmul");
-    const bool wide = pclmul && __builtin_cpu_supports("vpclmulqdq");
-    if (wide && __builtin_cpu_supports("avx512f")) kernels.push_back({"avx512-vpclmulqdq", avx512_update, avx512_copy});
-    if (wide && __builtin_cpu_supports("avx2")) kernels.push_back({"avx2-vpclmulqdq", avx2_update, avx2_copy});
+    const Processor& has = processor();
+    const bool pclmul = has.sse41 && has.pclmul;
+    const bool wide = pclmul && has.vpclmulqdq;
+    if (wide && has.avx512f) kernels.push_back({"avx512-vpclmulqdq", avx512_update, avx512_copy});
+    if (wide && has.avx2) kernels.push_back({"avx2-vpclmulqdq", avx2_update, avx2_copy});
     if (pclmul) kernels.push_back({"pclmulqdq", sse_update, sse_copy});
 #elif defined(__aarch64__)
     if (getauxval(AT_HWCAP) & HWCAP_CRC32) {

@@ -4,6 +4,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+
+#include "support/processor.hpp"
 #endif
 
 namespace fastio {
@@ -83,9 +85,8 @@ __attribute__((target("avx512f"))) NhDigest avx512(const uint32_t* key, const ui
 std::vector<NhKernel> nh_kernels() {
     std::vector<NhKernel> kernels;
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f")) kernels.push_back({"avx512f", avx512});
-    if (__builtin_cpu_supports("avx2")) kernels.push_back({"avx2", avx2});
+    if (processor().avx512f) kernels.push_back({"avx512f", avx512});
+    if (processor().avx2) kernels.push_back({"avx2", avx2});
 #endif
     kernels.push_back({"scalar", scalar});
     return kernels;

@@ -4,6 +4,7 @@
 #if defined(__x86_64__)
 #include "codec/csr_avx2.hpp"
 #include "codec/csr_avx512.hpp"
+#include "support/processor.hpp"
 #endif
 
 namespace fastio {
@@ -15,13 +16,13 @@ namespace {
 std::vector<CsrKernel> find_kernels() {
     std::vector<CsrKernel> kernels;
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
-    const bool avx512f = avx2 && __builtin_cpu_supports("avx512f");
+    const Processor& has = processor();
+    const bool avx2 = has.avx2 && has.popcnt;
+    const bool avx512f = avx2 && has.avx512f;
     const CsrRows two = {avx2_count<Avx2x2>, avx2_pack<Avx2x2>, avx2_unpack<Avx2x2>};
     const CsrRows four = {avx512f_count<Avx512x4>, avx512f_pack<Avx512x4>, avx512f_unpack<Avx512x4>};
     const CsrRows eight = {avx512f_count<Avx512x8>, avx512f_pack<Avx512x8>, avx512f_unpack<Avx512x8>};
-    if (avx512f && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vbmi2")) {
+    if (avx512f && has.avx512bw && has.avx512vbmi2) {
         const CsrRows words = {vbmi2_count<Avx512x2>, vbmi2_pack<Avx512x2>, vbmi2_unpack<Avx512x2>};
         kernels.push_back({"avx512-vbmi2", {words, four, eight}, popcnt_tally});
     }
@@ -44,7 +45,6 @@ std::vector<CsrKernel> find_kernels() {
 
 }  // namespace
 
-// The compiler's feature tests also check that the system saves the zmm registers.
 const std::vector<CsrKernel>& csr_kernels() {
     static const std::vector<CsrKernel> kernels = find_kernels();
     return kernels;

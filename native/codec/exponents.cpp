@@ -6,6 +6,7 @@
 #include <string>
 
 #include "support/errors.hpp"
+#include "support/processor.hpp"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a payload is little-endian");
 
@@ -27,8 +28,7 @@ constexpr size_t MOST_CODES = 15;  // of 4 bits, besides that of 0
 
 bool has_avx2() {
 #if defined(__x86_64__)
-    static const bool found = (__builtin_cpu_init(), __builtin_cpu_supports("avx2"));
-    return found;
+    return processor().avx2;
 #else
     return false;
 #endif
