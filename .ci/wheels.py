@@ -125,11 +125,11 @@ def wheel(
         glibcs = [(int(major), int(minor)) for major, minor in re.findall(r"manylinux_(\d+)_(\d+)", named.name)]
         if not glibcs or max(glibcs) > GLIBC or not named.stem.endswith(processor):
             raise RuntimeError(f"auditwheel named the wheel {named.name}; expected {processor}, glibc {GLIBC} at most")
-        shutil.copy(named, out)
         if processor == ours:
-            smoke([python], out / named.name)
+            smoke([python], named)
         elif version in arm:
-            smoke(arm[version], out / named.name)
+            smoke(arm[version], named)
+        shutil.copy(named, out)
 
 
 # Without torch, which is not there for every Python: the native part alone.
@@ -150,7 +150,15 @@ def smoke(python: Sequence[str | Path], built: Path) -> None:
     """Import the native part of a wheel by a Python that finds nothing on its path, and compute with it."""
     with tempfile.TemporaryDirectory() as folder:
         zipfile.ZipFile(built).extractall(folder)
-        run(*python, "-I", "-c", SMOKE, Path(folder) / "fastio", environment={"PATH": folder})
+        run(
+            shutil.which(python[0]) or python[0],
+            *python[1:],
+            "-I",
+            "-c",
+            SMOKE,
+            Path(folder) / "fastio",
+            environment={"PATH": folder},
+        )
 
 
 if __name__ == "__main__":
