@@ -31,7 +31,8 @@ STEPS = {
     "nvme": ("make test-nvme", "the block store's drivers on an emulated machine with NVMe disks"),
     "differential": ("make differential EXAMPLES=100000", "fastio does with generated objects what torch does"),
     "kills": (
-        f"{PYTEST} -m 'nightly or not nightly' tests/robustness/test_killed.py tests/robustness/test_interrupted.py tests/bench/test_interrupts.py",
+        f"{PYTEST} -m 'nightly or not nightly' "
+        "tests/robustness/test_killed.py tests/robustness/test_interrupted.py tests/bench/test_interrupts.py",
         "a process that is killed or interrupted leaves the whole old or the whole new file",
     ),
     "soak": (

@@ -18,14 +18,17 @@ DAMAGED = DIFFERENT = 1
 TROUBLE = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
-# What messages of the library say of Python's arguments, and what the command says instead.
+# What messages of the library say of Python's arguments, and what the command says instead. They begin with paths,
+# which may have the same text in them.
+_WORD = r"(?<=[ (])"
+_ARGUMENT = rf"(?:{_WORD}|^(?=max_shard))(key|max_shard_size|folder)="
 _OPTIONS = (
     (re.compile(r" \((Reader\()?verify=False\)? loads it as it is\)"), ""),  # no subcommand loads
-    (re.compile(r"\bforce=True\b"), "--force"),
-    (re.compile(r"\b(key|max_shard_size|folder)=(?=\S)"), lambda found: f"--{found[1].replace('_', '-')} "),
-    (re.compile(r"\b(key|max_shard_size|folder)="), lambda found: f"--{found[1].replace('_', '-')}"),
-    (re.compile(r"\bfastio\.(convert|seal|verify|explain|tools)(\(\))?(?![\w.])"), r"`fastio \1`"),
-    (re.compile(r"(?<!')\bfastio\.(?=[a-z_]+)"), "Python's fastio."),
+    (re.compile(rf"{_WORD}force=True\b"), "--force"),
+    (re.compile(rf"{_ARGUMENT}(?=\S)"), lambda found: f"--{found[1].replace('_', '-')} "),
+    (re.compile(_ARGUMENT), lambda found: f"--{found[1].replace('_', '-')}"),
+    (re.compile(rf"{_WORD}fastio\.(convert|seal|verify|explain|tools)(\(\))?(?![\w.])"), r"`fastio \1`"),
+    (re.compile(rf"{_WORD}fastio\.(?=[a-z_]+)"), "Python's fastio."),
 )
 
 _CURES = {

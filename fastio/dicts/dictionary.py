@@ -194,9 +194,14 @@ class Dictionary:
                     self.tuners[context] = tuner
 
     def adopt_later(self, kept: Mapping[Context, dict[str, Any]]) -> None:
-        """As :meth:`adopt`, but parse each context at its first use: a first load must not wait for all of them."""
+        """As :meth:`adopt`, but parse each context at its first use: a first load must not wait for all of them.
+
+        Contexts that are used already stay as they are.
+        """
         with LOCK:
-            self._kept.update({context: text for context, text in kept.items() if self.op in (None, context.op)})
+            for context, text in kept.items():
+                if self.op in (None, context.op) and context not in self.tuners:
+                    self._kept[context] = text
 
     def learn_from_others(self, tuners: Mapping[Context, Tuner]) -> None:
         """Learn the times that other processes measured, of contexts, tools and sizes without times here.

@@ -110,7 +110,7 @@ class Store:
         self._due = min(2 * self._due, WRITE_EVERY_CALLS)
         for dictionary in self._dictionaries:
             dictionary.learn_from_others(on_disk)
-            dictionary.adopt_later({context: kept[context] for context in kept.keys() - dictionary.tuners.keys()})
+            dictionary.adopt_later(kept)
 
     def _cells(self) -> Iterator[Samples]:
         for dictionary in self._dictionaries:

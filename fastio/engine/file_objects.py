@@ -51,7 +51,8 @@ def load_stream(request: LoadRequest, f: Any, progress: Progress | None) -> tupl
 def _detect(f: Any, name: str) -> tuple[str | None, Any]:
     """The format of what lies from the position on, which stays where it is, and that position.
 
-    None for what torch must judge; no position if the file object cannot be read twice.
+    None for what torch must judge. No position if the file object cannot be read twice, or has a zip archive, whose
+    errors torch names well.
     """
     try:
         at = f.tell()
@@ -63,7 +64,7 @@ def _detect(f: Any, name: str) -> tuple[str | None, Any]:
     if not isinstance(first, bytes | bytearray):
         return None, None
     file_format = detect(bytes(first), name)
-    return None if file_format == PT else file_format, at
+    return (None, None) if file_format == PT else (file_format, at)
 
 
 def _again(f: Any, at: Any) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fastio.arguments import Path, Size
+from fastio.errors import kind_of
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.module_hooks import ModuleHooks
 from fastio.offload.autograd.thread_pass import ThreadPass
@@ -75,7 +76,7 @@ class Offload(SavedTensors):
         force: str | None = None,
     ) -> None:
         if model is not None and not isinstance(model, torch.nn.Module):
-            raise TypeError(f"model is a {type(model).__name__}: expected a torch.nn.Module or None")
+            raise TypeError(f"model is {kind_of(model)}: expected a torch.nn.Module or None")
         is_exact(codec)  # raises ValueError for an unknown one
         self._model = model
         counts = Counts()
@@ -114,7 +115,7 @@ class Offload(SavedTensors):
                 )
             self.end_thread(here, completed=True)
         if not self._finalizer.alive:
-            raise RuntimeError("this Offload is closed")
+            raise RuntimeError("this Offload is closed: make another")
         if os.getpid() != self._process:
             raise RuntimeError("this Offload was made before a fork: make another in the child process")
         self._reap()

@@ -110,7 +110,12 @@ class SavedTensors:
         nbytes = storage.nbytes()
         # Of a large storage, a small view stays only if it is tiny: it keeps all of the storage.
         least = self._planner.least
-        if touched.nbytes < _MIN_NBYTES or (least and kind.accelerator is not None and nbytes < least):
+        # A storage that is too small was freed (``resize_``), to be filled again before backward.
+        if (
+            touched.nbytes < _MIN_NBYTES
+            or nbytes < touched.start + touched.nbytes
+            or (least and kind.accelerator is not None and nbytes < least)
+        ):
             self.counts.passed_through += 1
             return Kept(tensor)
         operator = _sequence_number()

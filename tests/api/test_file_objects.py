@@ -261,3 +261,22 @@ def test_save_into_an_unwritable_folder_is_refused_with_the_cure(tmp_path: Path)
     finally:
         path.unlink()
         folder.rmdir()
+
+
+def refuse() -> None:
+    raise ValueError("mine")
+
+
+class Refusing:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return refuse, ()
+
+
+def test_errors_of_what_is_in_an_archive_are_torchs() -> None:
+    with io.BytesIO() as f:
+        torch.save({"a": Refusing()}, f)
+        for weights_only, kind in ((True, pickle.UnpicklingError), (False, ValueError)):
+            f.seek(0)
+            with pytest.raises(kind, match=r"^Weights only|^mine$") as raised:
+                fastio.load(f, weights_only=weights_only)
+            assert not isinstance(raised.value, fastio.FormatError)

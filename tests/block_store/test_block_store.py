@@ -480,7 +480,7 @@ def test_misuse_raises_an_error_that_names_the_cause(store: BlockStore, tmp_path
         store.issue(0, 0, 0, "sideways")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="unknown driver 'floppy': expected one of uring, threads"):
         BlockStore(tmp_path, driver="floppy")
-    with pytest.raises(ValueError, match="at least one place"):
+    with pytest.raises(ValueError, match="at least one folder"):
         BlockStore([])
     with pytest.raises(ValueError, match="expected one block of 4096 bytes or more"):
         BlockStore(tmp_path, 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -80,3 +81,11 @@ def test_lazy_parameter_is_replaced_by_the_saved_one(tmp_path: Path) -> None:
         checkpoints.restore(into=live, weights_only=False)
         assert torch.equal(live["w"], torch.ones(3))
         assert isinstance(live["u"]["weight"], torch.nn.parameter.UninitializedParameter)
+
+
+def test_what_cannot_be_saved_is_named_in_a_state_that_holds_itself(tmp_path: Path) -> None:
+    state: dict[str, Any] = {"w": torch.ones(3)}
+    state["b"] = {"a": state, "lock": threading.Lock()}
+    named = pytest.raises(TypeError, match=r"state\['b'\]\['lock'\], a lock, cannot be saved")
+    with fastio.Checkpointer(tmp_path) as checkpoints, named:
+        checkpoints.save(1, state)

@@ -62,7 +62,7 @@ def test_a_distributed_checkpoint_is_listed(tmp_path: Path, by: str) -> None:
         from fastio.distributed import Writer
 
         writer = Writer(tmp_path / "dcp")
-    dcp.save(state, checkpoint_id=tmp_path / "dcp", storage_writer=writer, no_dist=True)
+    dcp.save(state, checkpoint_id=tmp_path / "dcp", storage_writer=writer)
     said = run("inspect", tmp_path / "dcp").stdout
     assert "torch.distributed.checkpoint, 1 files" in said
     assert "object: step" in said

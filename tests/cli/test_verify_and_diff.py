@@ -276,3 +276,13 @@ class TestBadInput:
 
         monkeypatch.setattr("fastio.cli.diff_command.contents", interrupt)
         assert run("diff", saved, saved, status=130).stderr == "interrupted\n"
+
+
+def test_paths_are_named_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path / "key=3" / "a.fastio.pt", Path("key=3", "a.fastio.pt"), Path("fastio.load")):
+        assert f": {path}: there is no such file" in run("verify", path, status=2).output
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"no tensors")
+        assert run("inspect", path, status=2).output.startswith(f"fastio: {path}: it is plain text")
+        path.unlink()

@@ -602,3 +602,12 @@ def test_reading_and_writing_start_no_collection_of_all_objects(folder: Path) ->
         gc.set_threshold(*before)
     assert found
     assert max(found) == 0
+
+
+def test_what_is_read_replaces_no_context_in_use() -> None:
+    """Another thread may begin to use a context while the file is read again."""
+    theirs, mine = WDic(), WDic()
+    fill(theirs, {"uring": 1.0})
+    fill(mine, {"posix": 0.5})
+    mine.adopt_later(dict.fromkeys([SAVE], theirs.__getstate__()["contexts"][0]))
+    assert list(mine.times(SAVE, MIB, TOOLS)) == ["posix"]

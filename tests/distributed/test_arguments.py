@@ -21,12 +21,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of single proce
 
 
 def save(writer: Any, value: float = 1.0) -> None:
-    dcp.save({"w": torch.full((3,), value)}, storage_writer=writer, no_dist=True)
+    dcp.save({"w": torch.full((3,), value)}, storage_writer=writer)
 
 
 def loaded(folder: Path, reader: Any = None) -> float:
     state = {"w": torch.zeros(3)}
-    dcp.load(state, storage_reader=reader or Reader(folder), no_dist=True)
+    dcp.load(state, storage_reader=reader or Reader(folder))
     return float(state["w"][0])
 
 

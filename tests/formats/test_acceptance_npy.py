@@ -19,7 +19,10 @@ POLICIES = ("posix", "uring", "numpy", "torch")
 
 
 def by_numpy(path: Any) -> torch.Tensor:
-    return torch.from_numpy(np.load(path, allow_pickle=False))
+    array = np.load(path, allow_pickle=False)
+    if array.dtype.itemsize == 0:  # torch 2.6 divides by it, which ends the process
+        raise TypeError(f"can't convert an array of {array.dtype.str}, which has no bytes")
+    return torch.from_numpy(array)
 
 
 @pytest.mark.parametrize("name", ROWS)

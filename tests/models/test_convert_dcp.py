@@ -74,7 +74,7 @@ def state() -> dict[str, torch.Tensor]:
 def save(obj: dict[str, Any], folder: Path, writer: str, dimension: int | None = None) -> None:
     options = {"sync_files": False} if writer == "torch" else {}
     made = dcp.FileSystemWriter(folder, **options) if writer == "torch" else Writer(folder)
-    dcp.save(obj, storage_writer=made, planner=Divided(dimension), no_dist=True)
+    dcp.save(obj, storage_writer=made, planner=Divided(dimension))
 
 
 @pytest.mark.parametrize("dimension", [None, 0, 1])

@@ -26,7 +26,9 @@ def test_arena_is_full_when_the_ends_meet_and_usable_after_a_free() -> None:
     arena = Arena(4096, 1024)
     low = arena.resident(2048)
     arena.ephemeral(1024)
-    with pytest.raises(ArenaFullError, match=r"no room for a block of 1025: the largest free run is 1024;"):
+    with pytest.raises(
+        ArenaFullError, match=r"of 1 KiB \(1,025 bytes\): the largest free run is 1 KiB \(1,024 bytes\);"
+    ):
         arena.resident(1025)
     arena.ephemeral(1024)
     with pytest.raises(ArenaFullError):

@@ -207,7 +207,7 @@ def test_no_activations_give_an_empty_schedule(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", [*POLICIES, lambda activations, need, forward_s: range(len(activations))])
 def test_infeasible_need_raises_an_error_with_the_bytes(policy: str) -> None:
-    with pytest.raises(InfeasibleBudget, match=r"needed 11 bytes, got 10; make the budget larger") as raised:
+    with pytest.raises(InfeasibleBudget, match=r"needed 11 bytes, got 10 bytes; make the budget larger") as raised:
         plan([ActivationProfile(4, 0.1, kind="conv"), ActivationProfile(6, 0.1, kind="pool")], 11, 1.0, policy)
     assert isinstance(raised.value, FastIOError)
     assert (raised.value.need, raised.value.got) == (11, 10)
@@ -216,7 +216,7 @@ def test_infeasible_need_raises_an_error_with_the_bytes(policy: str) -> None:
 
 def test_policy_that_frees_too_little_names_a_policy_that_can() -> None:
     activations = [ActivationProfile(4, 0.1, kind="conv"), ActivationProfile(6, 0.1, kind="fc")]
-    with pytest.raises(InfeasibleBudget, match=r"'vdnn-conv' moves out: needed 5 bytes, got 4; use policy 'all'"):
+    with pytest.raises(InfeasibleBudget, match=r"'vdnn-conv' moves out: needed 5 bytes, got 4 bytes; use policy 'all'"):
         plan(activations, 5, 1.0, "vdnn-conv")
     with pytest.raises(InfeasibleBudget, match="'nobody' moves out"):
         plan(activations, 5, 1.0, nobody)

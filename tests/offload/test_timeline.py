@@ -73,7 +73,7 @@ def test_kept_activations_take_memory_until_their_use() -> None:
     assert timeline.peak_nbytes == 30
     assert timeline.reads == (Transfer(0, 6.0, 6.5),)  # when the last activation has been used
     with pytest.raises(
-        InfeasibleBudget, match=r"activation 3 in the forward pass: needed 30 bytes, got 29; move out more"
+        InfeasibleBudget, match=r"activation 3 in the forward pass: needed 30 bytes, got 29 bytes; move out more"
     ):
         simulate(CHAIN, [0], FORWARD_S, BACKWARD_S, budget=29)
 

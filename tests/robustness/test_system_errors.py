@@ -140,7 +140,7 @@ def test_missing_permissions_raise_permission_error(tmp_path: Path) -> None:
             }
             if name != "writable":
                 actions["new"] = lambda: fastio.save(state, f"{name}/new.pt")
-                actions["writer"] = lambda: dcp.save(dict(state), storage_writer=Writer(f"{name}/new"), no_dist=True)
+                actions["writer"] = lambda: dcp.save(dict(state), storage_writer=Writer(f"{name}/new"))
             for doing, action in actions.items():
                 try:
                     action()
@@ -214,9 +214,9 @@ def test_relative_paths_work_in_a_working_folder_deeper_than_path_max(tmp_path: 
         assert fastio.load("theirs.pt").sum() == fastio.load("it.pt", mmap=True).sum() + 1 == 3
         os.mkdir("folder")
         fastio.save(torch.ones(2), "folder/it.pt")
-        dcp.save({"w": torch.ones(3)}, storage_writer=Writer("made/now"), no_dist=True)
+        dcp.save({"w": torch.ones(3)}, storage_writer=Writer("made/now"))
         state = {"w": torch.zeros(3)}
-        dcp.load(state, storage_reader=Reader("made/now"), no_dist=True)
+        dcp.load(state, storage_reader=Reader("made/now"))
         assert state["w"].sum() == 3
         try:
             fastio.save(torch.ones(2), "missing/it.pt")

@@ -221,14 +221,14 @@ STATE = {"w": torch.arange(6.0), "n": 7}
 def save(folder: Path, state: dict[str, Any] | None = None) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dcp.save(dict(state or STATE), storage_writer=Writer(folder), no_dist=True)
+        dcp.save(dict(state or STATE), storage_writer=Writer(folder))
 
 
 def load(folder: Path, reader: Any = None) -> dict[str, Any]:
     state = {"w": torch.zeros(6), "n": 0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dcp.load(state, storage_reader=reader or Reader(folder), no_dist=True)
+        dcp.load(state, storage_reader=reader or Reader(folder))
     return state
 
 
@@ -316,7 +316,7 @@ def test_reader_reads_torchs_metadata_with_a_path_object(folder: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         writer = dcp.FileSystemWriter(folder)
-        dcp.save({**STATE, "half": torch.ones(2, 2, dtype=torch.bfloat16)}, storage_writer=writer, no_dist=True)
+        dcp.save({**STATE, "half": torch.ones(2, 2, dtype=torch.bfloat16)}, storage_writer=writer)
     assert change(folder).storage_meta.checkpoint_id == folder
     loaded = load(folder)
     assert torch.equal(loaded["w"], STATE["w"])

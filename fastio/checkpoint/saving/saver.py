@@ -69,13 +69,16 @@ def _pickled(tree: Any, module: Any, where: str) -> tuple[Sequence[tuple[str, by
         raise
 
 
-def _unpicklable(tree: Any, module: Any, path: str = "state") -> str:
-    """The place in a tree of the first thing that cannot be pickled, and what it is."""
+def _unpicklable(tree: Any, module: Any, path: str = "state", above: frozenset[int] = frozenset()) -> str:
+    """The place in a tree of the first thing that cannot be pickled, and what it is. The tree may have cycles."""
+    above |= {id(tree)}
     for key, value in entries(tree) if is_container(tree) else ():
+        if id(value) in above:
+            continue
         try:
             pickled(value, _PICKLE_PROTOCOL, pickle_module=module)
         except Exception:
-            return _unpicklable(value, module, f"{path}[{quoted(key)}]")
+            return _unpicklable(value, module, f"{path}[{quoted(key)}]", above)
     return f"{path}, {kind_of(tree)},"
 
 

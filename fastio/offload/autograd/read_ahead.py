@@ -82,8 +82,7 @@ class ReadAhead:
         loaded = tiers.loaded
         busy, taken = (tiers.waiting_bytes if tiers.disks else 0), loaded.nbytes
         for index, saved in list(self._in_use.items()):
-            handed_out = saved.handed_out
-            if handed_out is None or handed_out[0]() is None:
+            if not saved.is_in_use:
                 del self._in_use[index]
                 continue
             if saved.state is not State.PENDING:

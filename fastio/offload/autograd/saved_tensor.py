@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from fastio.offload.stores.host_tier import HostTier
 
 
+_is_gone: Any = torch.UntypedStorage._expired
+
+
 class State(enum.Enum):
     """Where the bytes of a saved tensor are."""
 
@@ -102,8 +105,9 @@ class SavedTensor:
 
         # Used.
         self.unpacked: torch.Tensor | None = None  # an empty tensor that shares the counter of the unpacked ones
-        # The storage that autograd got last, and the shift of the bytes in it.
-        self.handed_out: tuple[weakref.ref[torch.UntypedStorage], int] | None = None
+        # The storage that autograd got last, and the shift of the bytes in it. Not a Python weak reference: if only C++
+        # keeps the storage, torch 2.6 returns an object that does not keep it, and is empty once C++ has freed it.
+        self.handed_out: tuple[WeakStorage, int] | None = None
 
     # Set by the tiers that use them:
     computed: devices.Event | None  # on a GPU: the bytes to write are there
@@ -156,20 +160,20 @@ class SavedTensor:
 
     def original(self) -> torch.UntypedStorage | None:
         """Return the storage the tensor was saved from, if other code keeps it alive at its size."""
-        storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(self.source.cdata)
+        storage = _alive(self.source)
         return storage if storage is not None and storage.nbytes() == self.source_nbytes else None
 
     def in_memory(self) -> tuple[torch.UntypedStorage, int] | None:
         """Return a storage with the bytes and their shift in it; None if they must be read."""
         if self.live is not None:
-            self.handed_out = weakref.ref(self.live), 0
+            self.handed_out = self.source, 0
             return self.live, 0
         if self.buffer is not None and self.state is State.RESIDENT:
             return self.hand_out(self.buffer)
         original = self.original()
         if original is not None:
             return original, 0
-        if self.handed_out is not None and (storage := self.handed_out[0]()) is not None:
+        if self.handed_out is not None and (storage := _alive(self.handed_out[0])) is not None:
             used_on_current_stream(storage, self.ready)
             return storage, self.handed_out[1]
         return None
@@ -184,7 +188,7 @@ class SavedTensor:
     @property
     def is_in_use(self) -> bool:
         """Whether autograd still has the storage that was handed out last."""
-        return self.handed_out is not None and self.handed_out[0]() is not None
+        return self.handed_out is not None and not _is_gone(self.handed_out[0].cdata)
 
     def hand_out(self, buffer: Buffer) -> tuple[torch.UntypedStorage, int]:
         """Return a buffer's storage and the shift of the bytes in it.
@@ -193,7 +197,7 @@ class SavedTensor:
         """
         storage = buffer.storage
         shift = buffer.start - self.span.start
-        self.handed_out = weakref.ref(storage), shift
+        self.handed_out = WeakStorage(storage), shift
         if self.accelerator is not None:
             stream = self.accelerator.current_stream(self.device)
             if self.ready is not None:
@@ -208,6 +212,12 @@ class HandleRef(weakref.ref[Any]):
 
     __slots__ = ("saved",)
     saved: SavedTensor
+
+
+def _alive(reference: WeakStorage) -> torch.UntypedStorage | None:
+    """Return a storage; None if it is gone."""
+    storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+    return storage
 
 
 def under_its_stream(saved: SavedTensor) -> contextlib.AbstractContextManager[Any]:

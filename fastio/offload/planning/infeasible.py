@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastio.errors import FastIOError
+from fastio.sizes import exact_size
 
 
 class InfeasibleBudget(FastIOError):
@@ -13,7 +14,7 @@ class InfeasibleBudget(FastIOError):
         self.need = need
         self.got = got
         self.cure = cure
-        super().__init__(f"{what}: needed {need} bytes, got {got}; {cure}")
+        super().__init__(f"{what}: needed {exact_size(need)}, got {exact_size(got)}; {cure}")
 
     def __reduce__(self) -> tuple[type[InfeasibleBudget], tuple[str, int, int, str]]:
         return type(self), (self.what, self.need, self.got, self.cure)

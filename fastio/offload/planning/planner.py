@@ -10,6 +10,7 @@ from weakref import ref
 
 import torch
 
+from fastio.errors import kind_of
 from fastio.offload.autograd.trace import SavedRecord, Trace
 from fastio.offload.planning.fitting import Fit, Room
 from fastio.offload.planning.profile import UNPLANNED, Profile, Settings
@@ -60,7 +61,7 @@ class Planner:
         if isinstance(policy, str) and policy not in POLICIES:
             raise ValueError(f"policy={policy!r}: expected one of {', '.join(POLICIES)}, or a function")
         if not isinstance(policy, str) and not callable(policy):
-            raise TypeError(f"policy is a {type(policy).__name__}: expected a name or a function")
+            raise TypeError(f"policy is {kind_of(policy)}: expected a name or a function")
         if strict_paper and policy != "flashneuron":
             raise ValueError(f"strict_paper is for policy 'flashneuron', not {policy!r}: leave one of them out")
         self.policy = policy

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import bisect
 
+from fastio.sizes import exact_size
+
 
 class ArenaFullError(MemoryError):
     """The two ends would meet. ``wanted`` and ``gap`` are in bytes; ``gap`` is the largest free run for that end."""
@@ -18,8 +20,8 @@ class ArenaFullError(MemoryError):
         self.gap = gap
         self.nbytes = nbytes
         super().__init__(
-            f"an arena of {nbytes} bytes has no room for a block of {wanted}: the largest free run is {gap}; "
-            f"free a block first, or make the arena larger"
+            f"an arena of {exact_size(nbytes)} has no room for a block of {exact_size(wanted)}: the largest free run "
+            f"is {exact_size(gap)}; free a block first, or make the arena larger"
         )
 
     def __reduce__(self) -> tuple[type[ArenaFullError], tuple[int, int, int]]:

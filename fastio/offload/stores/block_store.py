@@ -78,7 +78,7 @@ class BlockStore:
         force: str | None = None,
     ) -> None:
         if capacity < 0 or 0 < capacity < BLOCK:
-            raise ValueError(f"capacity is {capacity}: expected one block of {BLOCK} bytes or more, or 0 for no limit")
+            raise ValueError(f"capacity is {capacity}: expected a block of {BLOCK:,} bytes or more, or 0 for no limit")
         paths = [places] if isinstance(places, (str, os.PathLike)) else list(places)
         opened = open_store(paths, capacity, driver, force)
         self._native = opened.native

@@ -11,6 +11,7 @@ import torch
 from fastio._native import Mapping
 from fastio.memory.load_buffers import bytes_of
 from fastio.runtime.native_errors import NativeError
+from fastio.sizes import exact_size
 
 # First touches of new memory dominate a codec's time: 2.5 GB/s with pages of 4 KiB, 40 GB/s with huge pages, while
 # packing and unpacking run at 20 GB/s and more. glibc often has no touched memory for blocks of a MiB and more.
@@ -58,4 +59,4 @@ def untouched(nbytes: int, begin: int, filled: int) -> torch.Tensor:
 
 
 def _no_memory(nbytes: int) -> MemoryError:
-    return MemoryError(f"no {nbytes} bytes of memory: make the batch smaller, or the memory limit larger")
+    return MemoryError(f"no {exact_size(nbytes)} of memory: make the batch smaller, or the memory limit larger")

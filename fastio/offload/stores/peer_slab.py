@@ -16,6 +16,7 @@ from fastio.devices import Accelerator
 from fastio.errors import FastIOError, RefusedError
 from fastio.nvme.gpu_memory import GpuWindow
 from fastio.offload.stores.slab import Slab
+from fastio.sizes import exact_size
 
 _ALIGNMENT = 64 << 10  # bytes: the largest page of a window
 
@@ -70,7 +71,7 @@ class _PeerMemory:
             self._owner: Any = torch.empty(nbytes + _ALIGNMENT, dtype=torch.uint8, device=device)
             accelerator.synchronize(device)  # earlier work may still use the memory
         except RuntimeError as error:  # torch.OutOfMemoryError, too
-            raise RefusedError(f"{nbytes} bytes of device memory for transfers were refused: {error}") from None
+            raise RefusedError(f"{exact_size(nbytes)} of device memory for transfers were refused: {error}") from None
         start = self._owner.data_ptr()
         self.address = start + -start % _ALIGNMENT
         self._window = open_window(accelerator, self.address, nbytes)

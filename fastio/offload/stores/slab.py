@@ -114,7 +114,7 @@ class Slab:
 
     def _take(self, take: Callable[[int], int], nbytes: int) -> int:
         if self._closed:
-            raise RuntimeError("this store is closed")
+            raise RuntimeError("this store is closed: open another")
         offset = take(nbytes)
         if self._memory is None:
             try:

@@ -59,7 +59,7 @@ def choose_driver(places: Sequence[str | os.PathLike[str]], driver: str | None) 
     if driver is not None and driver not in DRIVERS:
         raise ValueError(f"unknown driver {driver!r}: expected one of {', '.join(DRIVERS)}")
     if not places:
-        raise ValueError("a block store needs at least one place")
+        raise ValueError(f"store={places!r}: expected at least one folder, file or device")
     paths, kinds = [], set()
     names = [os.fspath(place) for place in places]
     for place in names:

@@ -76,7 +76,7 @@ class ToolStore:
         given = [folders] if isinstance(folders, str | os.PathLike) else folders
         self.folders = tuple(os.fspath(folder) for folder in given)
         if not self.folders:
-            raise ValueError("a tool store needs at least one folder")
+            raise ValueError(f"folders={folders!r}: expected at least one folder")
         self._name = ", ".join(self.folders)
         self._policy = policy
         self._drive = Drive(sum(_drives(self.folders).values()))
