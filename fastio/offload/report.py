@@ -187,7 +187,7 @@ class Report:
             return "memory: not known yet, no forward pass has saved a tensor"
         budget = "no budget limits them" if self.budget is None else f"budget {_size(self.budget)}"
         if self.budget is not None and self.kept_bytes < min(self.budget, self.activation_bytes):
-            budget += ", the rest for transfers"
+            budget += ", rest for transfers"
         return f"memory: {_size(self.kept_bytes)} of {_size(self.activation_bytes)} saved stay; {budget}"
 
     def _waiting_line(self) -> str:
@@ -199,7 +199,7 @@ class Report:
         return f"waiting: {share:.0%} of the {which}: {_ms(latest.waited_s)} of {_ms(latest.seconds)}"
 
     def _hint(self) -> list[str]:
-        if not self.on_cpu or not self.counts.writes or _returns_blocks():
+        if not self.on_cpu or self.kept_bytes == self.activation_bytes or _returns_blocks():
             return []
         return [
             "  (no budget limits resident memory: operators take workspace, and glibc keeps",
@@ -218,13 +218,17 @@ class Report:
         if self.fit is not None:
             lines += self._fit_lines(self.fit)
         if self.tightened and self.budget is not None:
-            lines.append(f"  memory ran out {self.tightened} times: the budget is {_size(self.budget)} now")
+            times = "once" if self.tightened == 1 else f"{self.tightened} times"
+            lines.append(f"  memory ran out {times}: the budget is {_size(self.budget)} now")
         if self.planned is not None:
-            lines += [
-                f"  planned: {len(self.planned.selected)} move, {_size(self.planned_bytes)}{self._recomputed()}",
-                f"  planned: {_ms(self.planned.transfer_s)} of transfers, over at {_ms(self.planned.finish_s)}: "
-                f"{_HIDES[self.planned.status]}",
-            ]
+            lines.append(
+                f"  planned: {len(self.planned.selected)} move, {_size(self.planned_bytes)}{self._recomputed()}"
+            )
+            if self.planned.selected:
+                lines.append(
+                    f"  planned: {_ms(self.planned.transfer_s)} of writes, over at {_ms(self.planned.finish_s)}: "
+                    f"{_HIDES[self.planned.status]}"
+                )
         if self.kept:
             lines.append(f"  {self.kept} more stay: backward wants them sooner than they could be out and back")
         if self.predicted is not None and self.actual_s is not None:
@@ -348,7 +352,7 @@ def _wear(store: Any) -> list[str]:
 
 
 def _size(nbytes: int) -> str:
-    return f"{nbytes / 2**20:.1f} MiB"
+    return f"{nbytes / 2**20:.1f} MiB" if nbytes < 10 << 30 else f"{nbytes / 2**30:.1f} GiB"
 
 
 def _ms(seconds: float) -> str:

@@ -33,7 +33,7 @@ def test_report_begins_with_memory_and_waiting(tmp_path: Path) -> None:
     report = trained(tmp_path, 3)
     memory, waiting, *rest = str(report).splitlines()
     told = re.fullmatch(
-        r"memory: ([\d.]+) MiB of ([\d.]+) MiB saved stay; budget (4.0) MiB, the rest for transfers", memory
+        r"memory: ([\d.]+) MiB of ([\d.]+) MiB saved stay; budget (4.0) MiB, rest for transfers", memory
     )
     assert told is not None
     kept, saved, budget = told.groups()
