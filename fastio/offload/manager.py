@@ -79,7 +79,7 @@ class Offload(SavedTensors):
             cure = "; give the store by its keyword: Offload(store=...)" if store is None else ""
             raise TypeError(f"model is {kind_of(model)}: expected a torch.nn.Module or None{cure}")
         if store is None:
-            raise TypeError("store is missing: name a folder on the SSD: Offload(store=...)")
+            raise TypeError(f"store={store}: expected a folder on the SSD, or another store: Offload(store=...)")
         is_exact(codec)  # raises ValueError for an unknown one
         self._model = model
         counts = Counts()

@@ -65,7 +65,7 @@ def test_missing_folder_is_named_as_the_stores(policy: PolicyName, tmp_path: Pat
 def test_place_without_its_keyword_is_told_the_keyword(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"model is a str: .*give the store by its keyword: Offload\(store=\.\.\.\)"):
         fastio.Offload(str(tmp_path), budget="64MiB")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"store is missing: .*Offload\(store=\.\.\.\)"):
+    with pytest.raises(TypeError, match=r"store=None: .*Offload\(store=\.\.\.\)"):
         fastio.Offload(budget="64MiB")
 
 
