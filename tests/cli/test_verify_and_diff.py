@@ -286,3 +286,9 @@ def test_paths_are_named_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyP
         path.write_bytes(b"no tensors")
         assert run("inspect", path, status=2).output.startswith(f"fastio: {path}: it is plain text")
         path.unlink()
+
+
+@pytest.mark.parametrize("option", ["--atol", "--rtol"])
+def test_tolerances_are_numbers(saved: Path, option: str) -> None:
+    for given in ("nan", "-1", "much"):
+        assert f"'{option}'" in run("diff", saved, saved, option, given, status=2).output
