@@ -11,10 +11,12 @@ from typing import Any
 
 import click
 
+GIVEN = "fastio.given"  # the key of the subcommand's arguments in click's context
 _TOLERANCE = click.FloatRange(min=0)
 
 
 def _run(module: str, function: str, given: dict[str, Any]) -> None:
+    click.get_current_context().meta[GIVEN] = given
     getattr(import_module(f"fastio.cli.{module}"), function)(**given)
 
 

@@ -58,6 +58,19 @@ def complain(error: BaseException) -> None:
     click.echo(f"fastio: {one_line(error)}", err=True)
 
 
+def echo_error(error: BaseException, given: dict[str, Any]) -> None:
+    """Print an error as a JSON document on stdout, if a subcommand was ``given`` ``--json``.
+
+    ``path`` is the file that the error has, or the argument that its message begins with.
+    """
+    if not given.get("as_json"):
+        return
+    said = escaped(error.format_message()) if isinstance(error, click.ClickException) else one_line(error)
+    path = getattr(error, "filename", None) or getattr(error, "path", None)
+    named = (one for one in given.values() if isinstance(one, str) and one and said.startswith(f"{escaped(one)}:"))
+    echo_json({"error": {"path": next(named, None) if path is None else os.fsdecode(path), "message": said}})
+
+
 def in_options(text: str) -> str:
     """The text with the command's options in the place of Python's arguments."""
     for pattern, option in _OPTIONS:
