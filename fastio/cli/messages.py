@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from fastio.errors import shortened
+from fastio.errors import CorruptFileError, shortened
+from fastio.formats.foreign import ForeignFileError
 from fastio.inspect.contents import EXPECTED
 
 DAMAGED = DIFFERENT = 1
@@ -51,6 +52,11 @@ def escaped(text: object) -> str:
 def visible(text: object) -> str:
     """:func:`escaped`, cut to 200 characters."""
     return escaped(shortened(text))
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether a file is damaged, and not of another kind."""
+    return isinstance(error, CorruptFileError) and not isinstance(error, ForeignFileError)
 
 
 def complain(error: BaseException) -> None:
