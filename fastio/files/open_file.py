@@ -7,7 +7,7 @@ import errno
 import io
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,24 @@ def _raise_open_limit(operation: str, path: str, error: OSError | RuntimeError) 
         raise TransferError(number, operation, path) from error
 
 
+class _Missing(FileNotFoundError):
+    """Python's own error, with its fields as they are and the cure behind its text."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; expected a .pt, .safetensors or .npy file: check the path"
+
+    def __reduce__(self) -> tuple[Callable[[str], _Missing], tuple[str]]:
+        return _missing, (self.filename,)
+
+
+_Missing.__name__ = _Missing.__qualname__ = "FileNotFoundError"  # what a traceback shows
+_Missing.__module__ = "builtins"
+
+
+def _missing(path: str) -> _Missing:
+    return _Missing(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[tuple[int, int]]:
     """The descriptor and the size of a file, opened for reading.
@@ -40,6 +58,8 @@ def opened(path: str) -> Iterator[tuple[int, int]]:
     try:
         with translate_open_limit("open", path):
             file = io.FileIO(path, "rb")  # not a bare descriptor, which an interrupt may leave open
+    except FileNotFoundError:
+        raise _missing(path) from None
     except IsADirectoryError as error:
         cure = "name a file in it, or open a model's folder with fastio.safe_open or fastio.load_model"
         raise IsADirectoryError(error.errno, f"Is a directory: {cure}", path) from None
@@ -84,9 +104,17 @@ def opened_lock(path: str) -> Iterator[int]:
 
 def check_regular(path: str) -> None:
     """Raise OSError for a path that is not a regular file: the open of a pipe would wait for its writer."""
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(_number(status), f"expected a regular file, found {_kind(status)}: name a file", path)
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        raise _missing(path) from None
+    if problem := not_a_file(status):
+        raise OSError(_number(status), problem, path)
+
+
+def not_a_file(status: os.stat_result) -> str:
+    """What is wrong with a path that is not a regular file, and the cure; empty if it is one."""
+    return "" if stat.S_ISREG(status.st_mode) else f"expected a regular file, found {_kind(status)}: name a file"
 
 
 def not_regular(path: str, status: os.stat_result) -> OSError:

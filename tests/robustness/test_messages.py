@@ -259,10 +259,55 @@ def test_an_explanation_calls_no_tool_the_fastest_by_a_small_chance(tmp_path: Pa
     found = fastio.explain(plain(tmp_path))
     said = str(found)
     if found.confidence < 0.8 and len(found.entries) > 1:
-        assert "is not known yet" in said
+        assert "is expected to be the fastest, but only by a chance" in said
+        assert "is the fastest" not in said
     else:
         assert "is the fastest" in said or "the only tool" in said
     assert "is the fastest with a chance" not in said
+
+
+def test_a_missing_file_is_pythons_error_with_a_cure(tmp_path: Path) -> None:
+    path = str(tmp_path / "no.pt")
+    with pytest.raises(FileNotFoundError) as by_python:
+        Path(path).read_bytes()
+    for door in (fastio.load, fastio.load_file, fastio.verify, fastio.safe_open, fastio.explain):
+        with pytest.raises(FileNotFoundError) as raised:
+            door(path)
+        error = raised.value
+        assert (error.errno, error.strerror, error.filename) == (errno.ENOENT, os.strerror(errno.ENOENT), path)
+        assert str(error).startswith(f"{by_python.value}; expected a .pt")
+        assert "check the path" in str(error)
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_folder_says_what_it_is_and_what_to_name(tmp_path: Path) -> None:
+    steps(tmp_path)
+    run = tmp_path / "run"
+    (step,) = (one for one in run.iterdir() if one.name.startswith("step-"))
+    for folder in (run, step):
+        for arguments in (
+            ["verify", folder],
+            ["diff", folder, folder],
+            ["convert", folder, tmp_path / "x.safetensors"],
+        ):
+            said = CliRunner().invoke(cli, list(map(str, arguments))).output
+            words = (str(folder), "checkpoints of fastio.Checkpointer", "step-…/state.pt", "Checkpointer.verify(step)")
+            assert all(word in said for word in words), said
+    with pytest.raises(IsADirectoryError, match="`fastio verify FOLDER`"):
+        fastio.verify(run)
+    with pytest.raises(IsADirectoryError, match=r"name a file in it, or a number of bytes .*folder="):
+        fastio.explain(run)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="found no file of safetensors: check the path, or name"):
+        fastio.safe_open(tmp_path / "empty")
+
+
+def test_a_device_is_no_empty_file() -> None:
+    for door in (fastio.load, fastio.load_file, fastio.verify):
+        with pytest.raises(fastio.FormatError, match=r"^/dev/null: expected a regular file, found a device: name"):
+            door("/dev/null")
+    with pytest.raises(EOFError):  # torch's class
+        fastio.load("/dev/null")
 
 
 def test_a_header_of_zero_length_is_no_foreign_file(tmp_path: Path) -> None:

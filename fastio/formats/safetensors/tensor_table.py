@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from fastio._native import header_rows
 from fastio.errors import CorruptFileError, FormatError, kind_of, quoted
+from fastio.files.open_file import not_a_file
 from fastio.formats import foreign, shapes
 from fastio.formats.detect import LARGEST_HEADER, NPY, PT, detect, is_legacy
 from fastio.formats.pt.reader import NeedsTorchError, open_archive
@@ -94,7 +96,7 @@ def _refuse(path: str, fd: int, size: int, length: int, expected: str) -> None:
     if found in (PT, NPY) or is_legacy(first):
         what = f"a .{found}" if found else "torch's legacy format"
         raise FormatError(f"{path}: expected {expected}, found {what}: load it by fastio.load")
-    if known := foreign.problem(first, expected):
+    if known := not_a_file(os.fstat(fd)) or foreign.problem(first, expected):
         raise foreign.ForeignFileError(path, None, known)
     read_at(path, fd, 0, 8)  # a file of fewer bytes was cut short
     if length > size and first[8:9] not in (b"{", b""):
