@@ -302,6 +302,24 @@ def test_a_folder_says_what_it_is_and_what_to_name(tmp_path: Path) -> None:
         fastio.safe_open(tmp_path / "empty")
 
 
+@pytest.mark.parametrize(
+    ("name", "part", "words"),
+    [
+        ("x.pt", 0.5, "the file is cut short, or is no zip file"),
+        ("x.safetensors", 0.9, "the file was cut short or damaged"),
+        ("x.safetensors", 0.01, "it is no file of safetensors, or was cut short"),
+    ],
+)
+def test_the_page_of_troubles_has_the_words_of_a_cut_file(tmp_path: Path, name: str, part: float, words: str) -> None:
+    path = tmp_path / name
+    fastio.save({"w": torch.ones(5000)}, path)
+    os.truncate(path, int(path.stat().st_size * part))
+    with pytest.raises(fastio.CorruptFileError, match=words):
+        fastio.load(path)
+    page = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+    assert f"`{words}`" in page.read_text()
+
+
 def test_a_device_is_no_empty_file() -> None:
     for door in (fastio.load, fastio.load_file, fastio.verify):
         with pytest.raises(fastio.FormatError, match=r"^/dev/null: expected a regular file, found a device: name"):
