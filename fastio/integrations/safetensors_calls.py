@@ -29,7 +29,8 @@ from fastio.models.tensor_slice import TensorSlice
 _log = logging.getLogger("fastio.integrations")
 
 _FRAMEWORKS = ("pt", "torch", "pytorch")
-# Damage, files of another kind and errors of the system are not among them: another reader would hand out what fastio refused.
+# Damage and errors of the system are not among them: another reader would hand out what fastio refused. Nor are files
+# of another kind, which fastio names.
 _CANNOT = (FormatError, ToolUnavailableError, UnsupportedError)
 
 
