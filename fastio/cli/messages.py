@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from fastio.errors import CorruptFileError, shortened
+from fastio.files.open_file import MISSING
 from fastio.formats.foreign import ForeignFileError
 from fastio.inspect.contents import EXPECTED
 
@@ -91,7 +92,7 @@ def one_line(error: BaseException) -> str:
     said = str(error)
     if isinstance(error, OSError) and error.filename is not None:
         problem = error.strerror or "failed"
-        if error.errno in _CURES and problem == os.strerror(error.errno):
+        if error.errno in _CURES and problem in (os.strerror(error.errno), MISSING):
             problem = _CURES[error.errno]
         said = f"{os.fsdecode(error.filename)}: {problem}"
     return escaped(in_options(said))

@@ -7,13 +7,16 @@ import errno
 import io
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from fastio._native import Descriptor
 from fastio.errors import OUT_OF_DESCRIPTORS, FastIOError, TransferError, errno_of
 from fastio.runtime.handled_errors import HandledErrors
+
+MISSING = f"{os.strerror(errno.ENOENT)}; expected a .pt, .safetensors or .npy file: check the path"
+"""Python's text for a file that is not there, and the cure."""
 
 
 def translate_open_limit(operation: str, path: str) -> HandledErrors[OSError | RuntimeError]:
@@ -30,24 +33,6 @@ def _raise_open_limit(operation: str, path: str, error: OSError | RuntimeError) 
         raise TransferError(number, operation, path) from error
 
 
-class _Missing(FileNotFoundError):
-    """Python's own error, with its fields as they are and the cure behind its text."""
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}; expected a .pt, .safetensors or .npy file: check the path"
-
-    def __reduce__(self) -> tuple[Callable[[str], _Missing], tuple[str]]:
-        return _missing, (self.filename,)
-
-
-_Missing.__name__ = _Missing.__qualname__ = "FileNotFoundError"  # what a traceback shows
-_Missing.__module__ = "builtins"
-
-
-def _missing(path: str) -> _Missing:
-    return _Missing(errno.ENOENT, os.strerror(errno.ENOENT), path)
-
-
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[tuple[int, int]]:
     """The descriptor and the size of a file, opened for reading.
@@ -59,7 +44,7 @@ def opened(path: str) -> Iterator[tuple[int, int]]:
         with translate_open_limit("open", path):
             file = io.FileIO(path, "rb")  # not a bare descriptor, which an interrupt may leave open
     except FileNotFoundError:
-        raise _missing(path) from None
+        raise FileNotFoundError(errno.ENOENT, MISSING, path) from None
     except IsADirectoryError as error:
         cure = "name a file in it, or open a model's folder with fastio.safe_open or fastio.load_model"
         raise IsADirectoryError(error.errno, f"Is a directory: {cure}", path) from None
@@ -107,7 +92,7 @@ def check_regular(path: str) -> None:
     try:
         status = os.stat(path)
     except FileNotFoundError:
-        raise _missing(path) from None
+        raise FileNotFoundError(errno.ENOENT, MISSING, path) from None
     if problem := not_a_file(status):
         raise OSError(_number(status), problem, path)
 

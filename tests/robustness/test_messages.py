@@ -274,8 +274,8 @@ def test_a_missing_file_is_pythons_error_with_a_cure(tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError) as raised:
             door(path)
         error = raised.value
-        assert (error.errno, error.strerror, error.filename) == (errno.ENOENT, os.strerror(errno.ENOENT), path)
-        assert str(error).startswith(f"{by_python.value}; expected a .pt")
+        assert (type(error), error.errno, error.filename) == (FileNotFoundError, errno.ENOENT, path)
+        assert str(error).startswith(f"[Errno 2] {by_python.value.strerror}; expected a .pt")
         assert "check the path" in str(error)
         assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
