@@ -125,22 +125,22 @@ def wheel(
         glibcs = [(int(major), int(minor)) for major, minor in re.findall(r"manylinux_(\d+)_(\d+)", named.name)]
         if not glibcs or max(glibcs) > GLIBC or not named.stem.endswith(processor):
             raise RuntimeError(f"auditwheel named the wheel {named.name}; expected {processor}, glibc {GLIBC} at most")
-        shutil.copy(named, out)
         if processor == ours:
-            smoke([python], out / named.name)
+            smoke([python], named)
         elif version in arm:
-            smoke(arm[version], out / named.name)
+            smoke(arm[version], named)
+        shutil.copy(named, out)
 
 
 # Without torch, which is not there for every Python: the native part alone.
 SMOKE = """
-import sys, zlib
+import os, sys, zlib
 sys.path.insert(0, sys.argv[1])
 import _native
 data = bytes(range(256)) * 4096
 assert _native.crc32(data) == zlib.crc32(data)
 assert _native.crc32_combine(zlib.crc32(data), zlib.crc32(b"rest"), 4) == zlib.crc32(data + b"rest")
-if " avx2 " in open("/proc/cpuinfo").read():
+if os.uname().machine == "x86_64" and " avx2 " in open("/proc/cpuinfo").read():
     assert "avx2" in _native.csr_kernels(), "the fast kernels are not used"
 print("the native part works:", sys.version.split()[0], _native.crc32_kernel(), *_native.csr_kernels())
 """
@@ -150,7 +150,15 @@ def smoke(python: Sequence[str | Path], built: Path) -> None:
     """Import the native part of a wheel by a Python that finds nothing on its path, and compute with it."""
     with tempfile.TemporaryDirectory() as folder:
         zipfile.ZipFile(built).extractall(folder)
-        run(*python, "-I", "-c", SMOKE, Path(folder) / "fastio", environment={"PATH": folder})
+        run(
+            shutil.which(python[0]) or python[0],
+            *python[1:],
+            "-I",
+            "-c",
+            SMOKE,
+            Path(folder) / "fastio",
+            environment={"PATH": folder},
+        )
 
 
 if __name__ == "__main__":

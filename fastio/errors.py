@@ -193,13 +193,14 @@ def _class_for_errno(kind: type[TransferError], number: int) -> type[TransferErr
 
 
 class FolderMissingError(FastIOError, FileNotFoundError, RuntimeError):
-    """The folder to save into does not exist. Also a RuntimeError, as torch.save raises."""
+    """A folder to save into, or of a store, does not exist. Also a RuntimeError, as torch.save raises."""
 
-    def __init__(self, path: str) -> None:
-        OSError.__init__(self, errno.ENOENT, "the folder to save into does not exist; make it first", path)
+    def __init__(self, path: str, what: str = "the folder to save into does not exist") -> None:
+        OSError.__init__(self, errno.ENOENT, f"{what}; make it first", path)
+        self._what = what
 
-    def __reduce__(self) -> tuple[type[FolderMissingError], tuple[str]]:
-        return type(self), (str(self.filename),)
+    def __reduce__(self) -> tuple[type[FolderMissingError], tuple[str, str]]:
+        return type(self), (str(self.filename), self._what)
 
 
 class TargetIsFolderError(FastIOError, IsADirectoryError, RuntimeError):

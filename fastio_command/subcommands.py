@@ -5,6 +5,7 @@ This module imports nothing of fastio before a subcommand runs: that imports tor
 
 from __future__ import annotations
 
+import math
 import os
 from importlib import import_module
 from typing import Any
@@ -12,7 +13,20 @@ from typing import Any
 import click
 
 GIVEN = "fastio.given"  # the key of the subcommand's arguments in click's context
-_TOLERANCE = click.FloatRange(min=0)
+
+
+class _Tolerance(click.FloatRange):
+    """A number from 0 on. NaN is none: no difference would be larger."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number."""
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{found} is not in the range x>=0.", param, ctx)
+        return found
+
+
+_TOLERANCE = _Tolerance(min=0)
 
 
 def _run(module: str, function: str, given: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _REMEMBERED = 20_000  # events: a few steps of a large model
 _ITERATIONS = 64
+_GAP = 0.25  # between the predicted and the actual seconds: above it, the report says what that means
 _HIDES = {"fits": "hidden behind forward", "delayed": "not hidden behind forward"}
 
 
@@ -54,7 +56,7 @@ class Iteration:
     """When a forward pass and its backward ran (``perf_counter`` seconds).
 
     Backward begins when forward ends, and ends with its last saved tensor. None until then. ``waited_s``: seconds in
-    both that the thread that trains waited for transfers.
+    both that the thread that trains waited for transfers. ``profiled``: each transfer was waited for, to be measured.
     """
 
     step: int
@@ -63,6 +65,7 @@ class Iteration:
     backward_began_s: float | None = None
     backward_ended_s: float | None = None
     waited_s: float = 0.0
+    profiled: bool = False
 
     @property
     def seconds(self) -> float | None:
@@ -120,7 +123,8 @@ class Report:
     simulates the latest iteration whose backward ended, from the times of the iterations before it; it is None for the
     first iteration, and for shapes seen once. ``predicted_s`` and ``actual_s`` are the seconds of that iteration, from
     the beginning of forward until backward has its last saved tensor. ``store`` has the store's statistics, None if it
-    keeps none.
+    keeps none. ``profiling_waited_s``: of the seconds that ``counts`` has for waits, those of the profiled passes.
+    ``on_cpu``: the saved tensors are in host memory.
     """
 
     policy: str
@@ -142,6 +146,8 @@ class Report:
     events: tuple[Event, ...]
     iterations: tuple[Iteration, ...]
     store: Any
+    profiling_waited_s: float
+    on_cpu: bool
 
     @property
     def traffic(self) -> dict[str, Traffic]:
@@ -174,54 +180,71 @@ class Report:
         return f"<fastio offload Report: policy {self.policy}, saved tensors: {self.activations}, {planned}, {written}>"
 
     def __str__(self) -> str:
-        return "\n".join([*self.headline, *self._planned_lines(), *self._counted_lines()])
+        return "\n".join([*self.headline, *self._hint(), *self._planned_lines(), *self._counted_lines()])
 
     def _memory_line(self) -> str:
         if not self.activations:
             return "memory: not known yet, no forward pass has saved a tensor"
-        budget = "no budget limits them" if self.budget is None else f"the budget is {_size(self.budget)}"
-        of = f"{_size(self.kept_bytes)} of the {_size(self.activation_bytes)}"
-        return f"memory: {of} that forward saves stay in memory; {budget}"
+        budget = "no budget limits them" if self.budget is None else f"budget {_size(self.budget)}"
+        if self.budget is not None and self.kept_bytes < min(self.budget, self.activation_bytes):
+            budget += ", rest for transfers"
+        return f"memory: {_size(self.kept_bytes)} of {_size(self.activation_bytes)} saved stay; {budget}"
 
     def _waiting_line(self) -> str:
         latest = self.latest
         if latest is None or not latest.seconds:
             return "waiting: not known yet, no backward pass has ended"
         share = latest.waited_s / latest.seconds
-        return (
-            f"waiting: {share:.0%} of the latest forward and backward was waiting for transfers, "
-            f"{_ms(latest.waited_s)} of {_ms(latest.seconds)}"
-        )
+        which = "latest pass, which was profiled" if latest.profiled else "latest pass"
+        return f"waiting: {share:.0%} of the {which}: {_ms(latest.waited_s)} of {_ms(latest.seconds)}"
+
+    def _hint(self) -> list[str]:
+        if not self.on_cpu or self.kept_bytes == self.activation_bytes or _returns_blocks():
+            return []
+        return [
+            "  (no budget limits resident memory: operators take workspace, and glibc keeps",
+            "  freed blocks unless the process starts with MALLOC_MMAP_THRESHOLD_=1048576)",
+        ]
 
     def _planned_lines(self) -> list[str]:
+        """What each pass does; empty before the first."""
+        if not self.activations:
+            return []
         lines = [
-            f"policy {self.policy}: {self.activations} saved tensors, {_size(self.activation_bytes)}, "
-            f"forward {_ms(self.forward_s)} without waiting"
+            f"each pass, by policy {self.policy}:",
+            f"  profiled: {self.activations} saved tensors, {_size(self.activation_bytes)}; forward "
+            f"{_ms(self.forward_s)} without waiting",
         ]
         if self.fit is not None:
-            lines.append(self._fit_line(self.fit))
+            lines += self._fit_lines(self.fit)
         if self.tightened and self.budget is not None:
-            lines.append(f"memory ran out {self.tightened} times: the budget is {_size(self.budget)} now")
+            times = "once" if self.tightened == 1 else f"{self.tightened} times"
+            lines.append(f"  memory ran out {times}: the budget is {_size(self.budget)} now")
         if self.planned is not None:
             lines.append(
-                f"planned: {len(self.planned.selected)} move, {_size(self.planned_bytes)}, "
-                f"{_ms(self.planned.transfer_s)} of transfers, over at {_ms(self.planned.finish_s)}: "
-                f"{_HIDES[self.planned.status]}" + self._recomputed()
+                f"  planned: {len(self.planned.selected)} move, {_size(self.planned_bytes)}{self._recomputed()}"
             )
+            if self.planned.selected:
+                lines.append(
+                    f"  planned: {_ms(self.planned.transfer_s)} of writes, over at {_ms(self.planned.finish_s)}: "
+                    f"{_HIDES[self.planned.status]}"
+                )
         if self.kept:
-            lines.append(f"{self.kept} more stay: backward wants them sooner than they could be out and back")
+            lines.append(f"  {self.kept} more stay: backward wants them sooner than they could be out and back")
         if self.predicted is not None and self.actual_s is not None:
-            lines.append(
-                f"latest forward and backward: predicted {_ms(self.predicted.iteration_s)}, took {_ms(self.actual_s)}"
-            )
+            predicted = self.predicted.iteration_s
+            lines.append(f"  latest pass: took {_ms(self.actual_s)}; predicted from those before it: {_ms(predicted)}")
+            if abs(predicted - self.actual_s) > _GAP * self.actual_s:
+                lines.append("  (a gap means: it computed or transferred at another speed than they did)")
         return lines
 
     @staticmethod
-    def _fit_line(fit: Fit) -> str:
-        return (
-            f"budget {_size(fit.budget)}, to fit {fit.device}: of {_size(fit.limit)} all else takes "
-            f"{_size(fit.others)} at its peak, and {_size(fit.reserve)} are left free"
-        )
+    def _fit_lines(fit: Fit) -> list[str]:
+        whose = "the process can still take" if fit.device == "cpu" else "torch can have there"
+        return [
+            f"  budget {_size(fit.budget)}, to fit {fit.device}: of {_size(fit.limit)} that {whose}",
+            f"  all else takes {_size(fit.others)} at its peak, and {_size(fit.reserve)} are left free",
+        ]
 
     def _recomputed(self) -> str:
         recomputed = () if self.planned is None else self.planned.recomputed
@@ -231,39 +254,39 @@ class Report:
         paying = [ratio for ratio in self.ratios if ratio > 1]
         if not paying:
             return ""
-        span = f"{min(paying):.2f} to {max(paying):.2f} times"
-        return f"; of {len(self.ratios)} in the profiled pass {len(paying)}, {span}"
+        return f"; {min(paying):.2f} to {max(paying):.2f} times in the profiled pass"
 
     def _counted_lines(self) -> list[str]:
         """What happened since the start; counts of 0 are left out."""
         counts = self.counts
         lines = [
-            f"{tier}, since the start: written {_size(one.written_bytes)} in {one.writes}, "
-            f"read {_size(one.read_bytes)} in {one.reads}"
+            f"  {tier}: {_size(one.written_bytes)} written in {one.writes}, {_size(one.read_bytes)} read in {one.reads}"
             for tier, one in self.traffic.items()
+            if one.writes or one.reads
         ]
-        lines += [f"{device} to the store: {route}" for device, route in counts.routes.items()]
         told = (
             (counts.handed_back, "tensors were still in memory when backward needed them"),
             (counts.cancelled, "writes were dropped, because backward needed the tensor first"),
-            (
-                counts.passed_through,
-                "saved tensors never move: parameters, small ones, other layouts or devices",
-            ),
+            (counts.passed_through, "saved tensors never move: parameters, small ones, other layouts, devices"),
             (counts.moved, "writes were in vain: the program moved the memory meanwhile"),
             (counts.refused, "writes failed: these tensors stayed in memory"),
             (counts.retried, "reads failed once, and were tried again"),
         )
-        lines += [f"{count} {text}" for count, text in told if count]
+        lines += [f"  {count} {text}" for count, text in told if count]
         if counts.stalled_write_s or counts.stalled_read_s:
             waits = f"{_ms(counts.stalled_write_s)} for writes, {_ms(counts.stalled_read_s)} for reads"
-            lines.append(f"waited since the start: {waits}")
+            lines.append(f"  waited: {waits}")
+        if self.profiling_waited_s:
+            lines.append(f"  of which {_ms(self.profiling_waited_s)} in profiled passes, which wait for each transfer")
         if counts.encoded:
-            lines.append(f"codec made {counts.encoded} smaller, by {_size(counts.spared_bytes)}{self._ratios()}")
+            lines.append(f"  codec: {counts.encoded} made smaller, by {_size(counts.spared_bytes)}{self._ratios()}")
         lines += [_recomputed(counts)] if counts.recomputed else []
         if routes := getattr(self.store, "routes", {}):
-            lines.append(f"transfers by route: {', '.join(f'{name} {count}' for name, count in routes.items())}")
-        return lines + _wear(self.store)
+            lines.append(f"  transfers by route: {', '.join(f'{name} {count}' for name, count in routes.items())}")
+        lines += _wear(self.store)
+        passes = self.iterations[-1].step if self.iterations else 0
+        title = [f"sums since the start, of {passes} forward pass{'' if passes == 1 else 'es'}:"] if lines else []
+        return [*(f"{device} to the store: {route}" for device, route in counts.routes.items()), *title, *lines]
 
 
 def report(planner: Planner, counts: Counts, store: Any) -> Report:
@@ -300,11 +323,18 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
         events=tuple(Event._make(fields) for fields in counts.events),
         iterations=tuple(dataclasses.replace(one) for one in counts.iterations),
         store=getattr(store, "stats", None),
+        profiling_waited_s=planner.profiling_waited_s,
+        on_cpu=planner.is_on_cpu,
     )
 
 
+def _returns_blocks() -> bool:
+    """Whether the environment has glibc return freed blocks, by a lower threshold than its own."""
+    return "MALLOC_MMAP_THRESHOLD_" in os.environ or "mmap_threshold" in os.environ.get("GLIBC_TUNABLES", "")
+
+
 def _recomputed(counts: Counts) -> str:
-    return f"recomputed {counts.recomputed}, {_size(counts.recomputed_bytes)}, in {_ms(counts.recompute_s)}"
+    return f"  recomputed {counts.recomputed}, {_size(counts.recomputed_bytes)}, in {_ms(counts.recompute_s)}"
 
 
 def _wear(store: Any) -> list[str]:
@@ -316,13 +346,13 @@ def _wear(store: Any) -> list[str]:
         "over 100 years" if years > 100 else f"{years:.1f} years" if years >= 1 else f"{store.lifetime_days:.0f} days"
     )
     return [
-        f"wear: at this rate the drive's capacity is written {store.drive_writes_per_day:.2g} times a day, and a drive "
-        f"rated for 3 a day over 5 years lasts {lasts}"
+        f"  wear: at this rate the drive is written {store.drive_writes_per_day:.2g} times a day: one rated for",
+        f"  3 a day over 5 years lasts {lasts}",
     ]
 
 
 def _size(nbytes: int) -> str:
-    return f"{nbytes / 2**20:.1f} MiB"
+    return f"{nbytes / 2**20:.1f} MiB" if nbytes < 10 << 30 else f"{nbytes / 2**30:.1f} GiB"
 
 
 def _ms(seconds: float) -> str:

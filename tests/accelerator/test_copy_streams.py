@@ -1,4 +1,4 @@
-"""Offload and Hybrid on one device: the bits of plain training, and one stream of copies each way."""
+"""Copies on side streams: Offload and Hybrid share those of a device, and two devices share blocks of host memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import fastio
 import simulated
 from fastio.hybrid import Hybrid
 from hybrid_training import PLANNERS, one_thread
-from offloading import same
+from offloading import noise, same, seeded, trained
 
 STEPS = 6
 DEVICE = "simulated:0"
@@ -69,3 +69,27 @@ def test_offload_and_hybrid_together_copy_on_one_stream_each_way(tmp_path: Path,
         works = [work for work in simulated.trace() if work.engine == engine and work.stream]
         assert len({work.stream for work in works}) == 1, "besides the program's own, on stream 0"
         assert len({work.nbytes for work in works}) > 1, "parameters or gradients, and activations"
+
+
+def test_blocks_of_host_memory_go_from_device_to_device(tmp_path: Path) -> None:
+    """The host waits for nothing: a copy out to a block that another device's copy back reads must follow that."""
+
+    def net() -> nn.Module:
+        return nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(3)))
+
+    models = [seeded(net).to(f"simulated:{number}") for number in range(2)]
+    inputs = [noise(64, 64).to(f"simulated:{number}") for number in range(2)]
+
+    def step(number: int, around: Any = None) -> list[torch.Tensor]:
+        return trained(models[number], lambda model: model(inputs[number]).square().mean(), around)
+
+    plain = [[one.cpu() for one in step(number)] for number in range(2)]
+    simulated.configure_execution("random", late_seed=1)
+    offload = fastio.Offload(store=tmp_path, policy="all", budget=0, host_budget="96KiB", codec="none")
+    order = [0, 0, 0, 0, 1, 0, 1, 0, 1]  # the other device comes when nothing is waited for any more
+    found = [step(number, offload) for number in order]
+    for number, gradients in zip(order, found, strict=True):
+        same([one.cpu() for one in gradients], plain[number])
+    assert offload.counts.refused == 0
+    assert offload.counts.traffic["host"].reads > len(order)
+    offload.close()

@@ -322,3 +322,9 @@ class TestErrorsAreDocuments:
         assert json.loads(run("inspect", empty, "--json", status=2).stdout)["error"]["path"] == str(empty)
         assert "error" in json.loads(run("explain", empty, "--folder", tmp_path, "--json", status=2).stdout)
         assert run("inspect", empty, status=2).stdout == ""
+
+
+@pytest.mark.parametrize("option", ["--atol", "--rtol"])
+def test_tolerances_are_numbers(saved: Path, option: str) -> None:
+    for given in ("nan", "-1", "much"):
+        assert f"'{option}'" in run("diff", saved, saved, option, given, status=2).output

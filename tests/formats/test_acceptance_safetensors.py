@@ -94,7 +94,11 @@ def test_fields_in_any_order_are_read_without_a_closer_look(tmp_path: Path, monk
     [
         ([*map(str, range(5000)), "7"], "", "a name occurs twice"),
         (["__metadata__", *map(str, range(5000))], ',"__metadata__":{}', "a name occurs twice"),
-        ([*map(str, range(5000))], ',"x":{"dtype":"U8","shape":[1],"data_offsets":[5000,5001]}', "5000 bytes of data"),
+        (
+            [*map(str, range(5000))],
+            ',"x":{"dtype":"U8","shape":[1],"data_offsets":[5000,5001]}',
+            r"5,000 bytes\) of data",
+        ),
         ([*map(str, range(5000))], ',"x":{"dtype":"U8","shape":[1],"data_offsets":[8,9]}', "tensor before it ends at"),
         ([*map(str, range(5000))], ',"x":{"dtype":"U8","shape":[-0],"data_offsets":[8,8]}', "not whole numbers"),
         ([*map(str, range(5000))], ',"x":1', "lacks dtype, shape or data_offsets"),

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -32,16 +33,56 @@ def test_report_begins_with_memory_and_waiting(tmp_path: Path) -> None:
     report = trained(tmp_path, 3)
     memory, waiting, *rest = str(report).splitlines()
     told = re.fullmatch(
-        r"memory: ([\d.]+) MiB of the ([\d.]+) MiB that forward saves stay in memory; the budget is (4.0) MiB", memory
+        r"memory: ([\d.]+) MiB of ([\d.]+) MiB saved stay; budget (4.0) MiB, rest for transfers", memory
     )
     assert told is not None
     kept, saved, budget = told.groups()
     assert float(kept) <= float(budget) == 4.0 < float(saved)
     assert round(report.kept_bytes / MIB, 1) == float(kept)
-    assert re.match(
-        r"waiting: \d+% of the latest forward and backward was waiting for transfers, [\d.]+ ms of ", waiting
+    assert re.fullmatch(r"waiting: \d+% of the latest pass: [\d.]+ ms of [\d.]+ ms", waiting)
+    assert not [line for line in rest if line.strip().startswith("0 ")], "counts of nothing"
+    assert not [line for line in str(report).splitlines() if len(line) > 80]
+
+
+def test_sums_since_the_start_are_told_apart_from_what_each_pass_does(tmp_path: Path) -> None:
+    report = trained(tmp_path, 3)
+    lines = str(report).splitlines()
+    each, sums = (
+        lines.index("each pass, by policy flashneuron:"),
+        lines.index("sums since the start, of 3 forward passes:"),
     )
-    assert not [line for line in rest if line.startswith("0 ")], "counts of nothing"
+    assert all(line.startswith("  ") for line in [*lines[each + 1 : sums], *lines[sums + 1 :]])
+    assert f"  profiled: {report.activations} saved tensors, " in "\n".join(lines[each:sums])
+    assert f"  {report.counts.passed_through} saved tensors never move: " in "\n".join(lines[sums:])
+
+
+def test_waits_of_the_profiled_pass_are_told_apart(tmp_path: Path) -> None:
+    for steps in (1, 3):
+        report = trained(tmp_path, steps)
+        assert [one.profiled for one in report.iterations] == [True, False, False][:steps]
+        assert report.profiling_waited_s == report.iterations[0].waited_s > 0
+        assert f"of which {report.profiling_waited_s * 1e3:.1f} ms in profiled passes" in str(report)
+        assert ("of the latest pass, which was profiled: " in str(report)) is (steps == 1)
+
+
+def test_gap_between_predicted_and_actual_is_explained_if_it_is_large(tmp_path: Path) -> None:
+    report = trained(tmp_path, 3)
+    assert report.predicted_s is not None
+    near, far = (dataclasses.replace(report, actual_s=times * report.predicted_s) for times in (1.1, 2))
+    assert "a gap means" not in str(near)
+    assert "a gap means: it computed or transferred at another speed than they did" in str(far)
+
+
+def test_hint_at_resident_memory_is_for_the_cpu_without_the_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    report = trained(tmp_path, 2)
+    assert "MALLOC_MMAP_THRESHOLD_=1048576" in str(report)
+    assert "MALLOC_MMAP_THRESHOLD_" not in str(dataclasses.replace(report, on_cpu=False))
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1048576")
+    assert "MALLOC_MMAP_THRESHOLD_" not in str(report)
 
 
 def test_waits_of_an_iteration_are_a_part_of_it(tmp_path: Path) -> None:
@@ -52,9 +93,7 @@ def test_waits_of_an_iteration_are_a_part_of_it(tmp_path: Path) -> None:
     total = sum(one.waited_s for one in report.iterations)
     assert abs(total - report.counts.stalled_write_s - report.counts.stalled_read_s) < 1e-6
     half = dataclasses.replace(report, iterations=(Iteration(1, 1.0, 1.5, 1.5, 2.0, 0.5),))
-    assert "waiting: 50% of the latest forward and backward was waiting for transfers, 500.0 ms of 1000.0 ms" in str(
-        half
-    )
+    assert "waiting: 50% of the latest pass: 500.0 ms of 1000.0 ms" in str(half)
 
 
 def test_report_before_the_first_pass_says_what_is_not_known(tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 from pathlib import Path
 
 import pytest
 
 import fastio
-from fastio.errors import FastIOError
+from fastio.errors import FastIOError, FolderMissingError
+from fastio.offload.planning.schedule import PolicyName
 from fastio.offload.stores.block_store import BlockStore
 from fastio.offload.stores.resolve_store import resolve_store
 from fastio.offload.stores.tool_store import ToolStore
@@ -51,6 +53,20 @@ def test_invalid_force_raises_an_error(tmp_path: Path) -> None:
         fastio.Offload(store=store, force="S1")
     offload = fastio.Offload(store=tmp_path, force="S1")  # a folder ignores it
     offload.close()
+
+
+@pytest.mark.parametrize("policy", ["all", "fastensor"])
+def test_missing_folder_is_named_as_the_stores(policy: PolicyName, tmp_path: Path) -> None:
+    with pytest.raises(FolderMissingError, match=r"the store's folder does not exist; make it first: .*nope") as caught:
+        fastio.Offload(store=tmp_path / "nope", policy=policy)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_place_without_its_keyword_is_told_the_keyword(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"model is a str: .*give the store by its keyword: Offload\(store=\.\.\.\)"):
+        fastio.Offload(str(tmp_path), budget="64MiB")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"store=None: .*Offload\(store=\.\.\.\)"):
+        fastio.Offload(budget="64MiB")
 
 
 def test_fastensor_with_one_folder_opens_a_tool_store(tmp_path: Path) -> None:

@@ -290,6 +290,9 @@ for name, action in actions.items():
         except fastio.errors.RefusedError as error:  # its cure is another tool, which needs fewer descriptors
             assert name.endswith("uring") and "Too many open files" in str(error) and "policy='auto'" in str(error)
             done = False
+        except RuntimeError as error:  # torch 2.6 does not say why
+            assert name == "save it.pt torch" and str(error).endswith(" cannot be opened."), (name, left, error)
+            done = False
         except Exception as error:
             raise AssertionError(f"{name}, {left} left") from error
         for file in held:

@@ -56,7 +56,7 @@ class _Writing:
             try:
                 self.new.allocate(file.size)
             except TransferError as error:
-                what = f"reserving disk space for {file.count} tensors"
+                what = f"reserving disk space for {file.count} tensor{'' if file.count == 1 else 's'}"
                 raise TransferError(error.errno or 0, what, file.path) from error
 
     def write(self, chunk: _Chunk, control: Control) -> None:

@@ -170,6 +170,7 @@ class ForwardPass:
         encodes = codec != "none"
         if profile is None:
             self._run.waited = waits = self._planner.policy != "all" or self._is_accelerated
+            self.iteration.profiled = waits
             return Placement(True, waits, encodes)
         if self._diverged:
             return Placement(True, waits, encodes)
@@ -219,6 +220,8 @@ class ForwardPass:
         """Record that a pass waited ``seconds`` for a transfer."""
         self._stalled_s += seconds
         self.iteration.waited_s += seconds
+        if self.iteration.profiled:
+            self._planner.profiling_waited_s += seconds
 
     def record_transfer(self, channel: str, nbytes: int, began_s: float, ended_s: float) -> None:
         """Record a transfer that ended: see :data:`fastio.offload.planning.history.CHANNELS`."""

@@ -68,6 +68,7 @@ class Planner:
         self.title = policy_name(policy)  # in reports
         self._settings = Settings(policy, budget, host_budget, optional_codec, strict_paper)
         self._memory = memory
+        self.profiling_waited_s = 0.0  # seconds that profiled passes waited for transfers
         self.tightened = 0  # times that memory ran out and a budget was halved
         self._current: Profile | None = None  # that the latest pass follows
         self._measured: Profile | None = None  # whose peak is being measured
@@ -93,6 +94,11 @@ class Planner:
     def given_budget(self) -> int | None:
         """The budget that the user set."""
         return self._settings.budget
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether the saved tensors of the latest pass are in host memory."""
+        return self._memory is not None and not self._memory.is_accelerated
 
     @property
     def transit(self) -> int:

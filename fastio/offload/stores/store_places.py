@@ -93,7 +93,7 @@ def _open_place(path: str, force: str | None) -> Place:
             raise ValueError(_no_place(path, kind))
         fd, direct = _open_direct(path, kind)
     except FileNotFoundError:
-        raise FolderMissingError(path) from None
+        raise FolderMissingError(path, "the store's folder does not exist") from None
     except OSError as error:
         raise TransferError(error.errno or errno.EIO, "opening the block store", path) from None
     try:

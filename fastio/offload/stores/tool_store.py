@@ -268,7 +268,7 @@ def _drives(folders: Sequence[str]) -> dict[int, int]:
             filesystem = os.statvfs(os.path.join(folder, ""))
             found[os.stat(folder).st_dev] = filesystem.f_blocks * filesystem.f_frsize
         except FileNotFoundError:
-            raise FolderMissingError(folder) from None
+            raise FolderMissingError(folder, "the store's folder does not exist") from None
         except OSError as error:
             raise TransferError(error.errno or errno.EIO, "opening the tool store", folder) from None
     return found
