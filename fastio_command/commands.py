@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import errno
 import io
+import pickle
 import sys
 from typing import Any
 
 import click
 
-from fastio_command.subcommands import convert, dictionaries, diff, doctor, explain, inspect, seal, tools, verify
+from fastio_command.subcommands import GIVEN, convert, dictionaries, diff, doctor, explain, inspect, seal, tools, verify
 
 
 class _Commands(click.Group):
     def invoke(self, context: click.Context) -> Any:
-        """Run a subcommand. An error is one line on stderr and exit status 2; Ctrl-C gives status 130."""
+        """Run a subcommand. An error is one line on stderr and exit status 2; Ctrl-C gives status 130.
+
+        With ``--json`` an error of a subcommand is a document on stdout as well.
+        """
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows escapes
                 stream.reconfigure(errors="backslashreplace")
@@ -23,17 +27,24 @@ class _Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             context.exit(130)  # 128 + SIGINT, as shells have it
-        except (click.exceptions.Exit, click.Abort, click.ClickException):
+        except (click.exceptions.Exit, click.Abort):
+            raise
+        except click.ClickException as error:
+            if GIVEN in context.meta:  # the subcommand itself raised it: what it needs is imported
+                from fastio.cli.messages import echo_error
+
+                echo_error(error, context.meta[GIVEN])
             raise
         except Exception as error:
-            from fastio.cli.messages import TROUBLE, complain
+            from fastio.cli.messages import TROUBLE, complain, echo_error
             from fastio.errors import FastIOError
 
-            if not isinstance(error, FastIOError | OSError | MemoryError):
+            if not isinstance(error, FastIOError | OSError | MemoryError | pickle.UnpicklingError):
                 raise
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise  # click ends silently: the reader of stdout is gone
             complain(error)
+            echo_error(error, context.meta.get(GIVEN, {}))
             context.exit(TROUBLE)
 
 

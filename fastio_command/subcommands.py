@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+GIVEN = "fastio.given"  # the key of the subcommand's arguments in click's context
+
 
 class _Tolerance(click.FloatRange):
     """A number from 0 on. NaN is none: no difference would be larger."""
@@ -28,6 +30,7 @@ _TOLERANCE = _Tolerance(min=0)
 
 
 def _run(module: str, function: str, given: dict[str, Any]) -> None:
+    click.get_current_context().meta[GIVEN] = given
     getattr(import_module(f"fastio.cli.{module}"), function)(**given)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 from dataclasses import asdict
 
 import click
 
-from fastio.cli.messages import TROUBLE, complain, echo_json, escaped, in_options, visible
+from fastio.cli.messages import echo_json, escaped, in_options, visible
 from fastio.errors import FastIOError
 from fastio.models.conversion import Conversion
 from fastio.models.conversion import convert as convert_files
@@ -33,9 +32,6 @@ def convert(
         )
     except FastIOError:
         raise
-    except pickle.UnpicklingError as error:
-        complain(error)
-        click.get_current_context().exit(TROUBLE)
     except ValueError as error:
         raise click.UsageError(escaped(in_options(str(error)))) from None
     if as_json:

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from fastio.cli.messages import DIFFERENT, TROUBLE, echo_json, escaped, visible
+from fastio.cli.messages import DIFFERENT, TROUBLE, echo_json, escaped, in_options, visible
 from fastio.inspect.contents import Contents
-from fastio.inspect.differences import ONLY_FIRST, ONLY_SECOND, VALUES, TensorDifference, differences
+from fastio.inspect.differences import DAMAGED, ONLY_FIRST, ONLY_SECOND, VALUES, TensorDifference, differences
 from fastio.inspect.listing import contents
 from fastio.inspect.values import Difference
 from fastio.sizes import exact_size
@@ -18,7 +18,12 @@ def diff(first: str, second: str, atol: float, rtol: float, strip_prefix: str, a
     """Run ``fastio diff``."""
     one, other = contents(first), contents(second)
     found: list[TensorDifference] = []
+    damaged: list[str] = []
     for difference in differences(one, other, atol, rtol, strip_prefix):
+        if difference.kind == DAMAGED:
+            damaged.append(escaped(in_options(difference.problem)))
+            click.echo(f"fastio: {damaged[-1]}", err=True)
+            continue
         found.append(difference)
         if not as_json:
             click.echo(_line(difference))
@@ -28,22 +33,22 @@ def diff(first: str, second: str, atol: float, rtol: float, strip_prefix: str, a
             {
                 "first": one.path,
                 "second": other.path,
-                "equal": not found and not missing,
+                "equal": not (found or missing or damaged),
                 "tensors": [len(one.tensors), len(other.tensors)],
                 "atol": atol,
                 "rtol": rtol,
                 "strip_prefix": strip_prefix,
                 "differences": [_document(difference) for difference in found],
-                "missing": missing,
+                "missing": [*damaged, *missing],
             }
         )
-    elif not missing:
+    elif not missing and not damaged:
         click.echo(_verdict(one, other, found, bool(atol or rtol)))
     if missing:
         others = f" (and {len(missing) - 1} more: `fastio inspect`)" if len(missing) > 1 else ""
         cure = "expected tensors that can all be compared: save the file again by torch.save"
         click.echo(f"fastio: {missing[0]}{others}; {cure}", err=True)
-    click.get_current_context().exit(TROUBLE if missing else DIFFERENT if found else 0)
+    click.get_current_context().exit(TROUBLE if missing or damaged else DIFFERENT if found else 0)
 
 
 def _missing(*both: Contents) -> list[tuple[str, str]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import asdict
 
 import click
 
 from fastio.arguments import Operation
-from fastio.cli.messages import TROUBLE, echo_json, escaped, visible
+from fastio.cli.messages import echo_json, escaped, visible
 from fastio.cli.tables import show_table
 from fastio.inspect.explain import explain as explain_choice
 from fastio.inspect.tools import tools as known_tools
@@ -23,12 +24,8 @@ def explain(target: str, op: Operation, folder: str | None, as_json: bool) -> No
             wanted = parse_size(target) or 0
         except ValueError:
             if target[:1].isdigit() and os.path.dirname(target) == "":
-                click.echo(
-                    f"fastio: {visible(target)}: neither a file nor a size; expected a path, or a size such as "
-                    "65536, 64MB or 1GiB",
-                    err=True,
-                )
-                click.get_current_context().exit(TROUBLE)
+                problem = "neither a file nor a size; expected a path, or a size such as 65536, 64MB or 1GiB"
+                raise FileNotFoundError(errno.ENOENT, problem, target) from None
     if isinstance(wanted, str) and folder is not None:
         raise click.UsageError(f"--folder {visible(folder)}: a path says itself where it is; leave the option out")
     found = explain_choice(wanted, op, folder=folder)

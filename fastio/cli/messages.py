@@ -11,7 +11,9 @@ from typing import Any
 
 import click
 
-from fastio.errors import shortened
+from fastio.errors import CorruptFileError, shortened
+from fastio.files.open_file import MISSING
+from fastio.formats.foreign import ForeignFileError
 from fastio.inspect.contents import EXPECTED
 
 DAMAGED = DIFFERENT = 1
@@ -53,9 +55,27 @@ def visible(text: object) -> str:
     return escaped(shortened(text))
 
 
+def is_damage(error: BaseException) -> bool:
+    """Whether a file is damaged, and not of another kind."""
+    return isinstance(error, CorruptFileError) and not isinstance(error, ForeignFileError)
+
+
 def complain(error: BaseException) -> None:
     """Print an error as one line on stderr."""
     click.echo(f"fastio: {one_line(error)}", err=True)
+
+
+def echo_error(error: BaseException, given: dict[str, Any]) -> None:
+    """Print an error as a JSON document on stdout, if a subcommand was ``given`` ``--json``.
+
+    ``path`` is the file that the error has, or the argument that its message begins with.
+    """
+    if not given.get("as_json"):
+        return
+    said = escaped(error.format_message()) if isinstance(error, click.ClickException) else one_line(error)
+    path = getattr(error, "filename", None) or getattr(error, "path", None)
+    named = (one for one in given.values() if isinstance(one, str) and one and said.startswith(f"{escaped(one)}:"))
+    echo_json({"error": {"path": next(named, None) if path is None else os.fsdecode(path), "message": said}})
 
 
 def in_options(text: str) -> str:
@@ -72,7 +92,7 @@ def one_line(error: BaseException) -> str:
     said = str(error)
     if isinstance(error, OSError) and error.filename is not None:
         problem = error.strerror or "failed"
-        if error.errno in _CURES and problem == os.strerror(error.errno):
+        if error.errno in _CURES and problem in (os.strerror(error.errno), MISSING):
             problem = _CURES[error.errno]
         said = f"{os.fsdecode(error.filename)}: {problem}"
     return escaped(in_options(said))

@@ -7,8 +7,8 @@ from dataclasses import asdict
 import click
 
 from fastio.cli.files import files_of
-from fastio.cli.messages import DAMAGED, TROUBLE, complain, echo_json, visible
-from fastio.errors import CorruptFileError, FastIOError
+from fastio.cli.messages import DAMAGED, TROUBLE, complain, echo_json, is_damage, visible
+from fastio.errors import FastIOError
 from fastio.inspect.seal import Sealed
 from fastio.inspect.seal import seal as seal_file
 from fastio.sizes import format_size
@@ -40,7 +40,7 @@ def seal(paths: tuple[str, ...], hashes: bool, as_json: bool) -> None:
 def _failed(error: FastIOError | OSError, status: int) -> int:
     """Print the error; return the exit status after it. Damage outweighs trouble, as for ``fastio verify``."""
     complain(error)
-    return DAMAGED if isinstance(error, CorruptFileError) or status == DAMAGED else TROUBLE
+    return DAMAGED if is_damage(error) or status == DAMAGED else TROUBLE
 
 
 def _tell(one: Sealed) -> None:

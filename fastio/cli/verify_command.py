@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import click
 
 from fastio.cli.files import files_of
-from fastio.cli.messages import DAMAGED, TROUBLE, echo_json, one_line, visible
+from fastio.cli.messages import DAMAGED, TROUBLE, echo_json, is_damage, one_line, visible
 from fastio.errors import CorruptFileError, FastIOError
 from fastio.inspect.verify import verify as verify_file
 from fastio.sizes import format_size
@@ -68,9 +68,9 @@ def _check_file(path: str) -> Outcome:
 
 
 def _failed(path: str, error: FastIOError | OSError) -> Outcome:
-    if not isinstance(error, CorruptFileError):
-        return Outcome(path, UNREADABLE, one_line(error))
-    return Outcome(path, DAMAGE, one_line(error), record=error.record, tensors=error.tensors)
+    if isinstance(error, CorruptFileError) and is_damage(error):
+        return Outcome(path, DAMAGE, one_line(error), record=error.record, tensors=error.tensors)
+    return Outcome(path, UNREADABLE, one_line(error))
 
 
 def _tell(outcome: Outcome) -> None:

@@ -117,7 +117,7 @@ def _reason(bucket: int, ranked: Sequence[Opinion], chosen: Opinion, fastest: Op
     if best is not fastest:
         equal = f"{best.tool} and {other.tool} are equal in time {where} ({took} and {others})"
         return f"{equal}; {best.tool} takes less CPU"
-    return f"{best.tool} is the fastest {where}: {took}, then {other.tool} {others}"
+    return f"{best.tool} was the fastest {where}: {took}, then {other.tool} {others}"
 
 
 def _unmeasured(best: Opinion, size: str) -> str:

@@ -76,7 +76,7 @@ class Explanation:
             return f"{first} is the only tool here"
         if self.confidence >= _LIKELY_BEST:
             return f"{first} is the fastest, by a chance of {chance}"
-        return f"which is the fastest is not known yet: {first} is expected to be, by a chance of {chance}"
+        return f"{first} is expected to be the fastest, but only by a chance of {chance}"
 
 
 def describe(context: Context) -> str:

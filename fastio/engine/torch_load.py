@@ -13,6 +13,7 @@ from fastio.engine.background_job import Progress, tell_end
 from fastio.engine.executor import result_of
 from fastio.engine.plan import LoadRequest, TorchLoad
 from fastio.engine.record_checksums import verify_archive
+from fastio.files.open_file import not_a_file
 from fastio.formats import foreign
 from fastio.formats.detect import PT
 from fastio.formats.key_selection import pick
@@ -80,4 +81,5 @@ def _named_errors(
         return named_pickle_errors(request.path, PICKLE, calls_are_checked)
     if file_format is not None or request.arguments.get("pickle_module") is not None:
         return contextlib.nullcontext()
-    return foreign.named_errors(request.path, lambda: head(request.path, fd, size, foreign.HEAD_BYTES))
+    irregular = not_a_file(os.fstat(fd))
+    return foreign.named_errors(request.path, lambda: head(request.path, fd, size, foreign.HEAD_BYTES), irregular)

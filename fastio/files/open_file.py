@@ -15,6 +15,9 @@ from fastio._native import Descriptor
 from fastio.errors import OUT_OF_DESCRIPTORS, FastIOError, TransferError, errno_of
 from fastio.runtime.handled_errors import HandledErrors
 
+MISSING = f"{os.strerror(errno.ENOENT)}; expected a .pt, .safetensors or .npy file: check the path"
+"""Python's text for a file that is not there, and the cure."""
+
 
 def translate_open_limit(operation: str, path: str) -> HandledErrors[OSError | RuntimeError]:
     """Inside, an error of an open for which too many files are open becomes a TransferError that names ``path``.
@@ -40,6 +43,8 @@ def opened(path: str) -> Iterator[tuple[int, int]]:
     try:
         with translate_open_limit("open", path):
             file = io.FileIO(path, "rb")  # not a bare descriptor, which an interrupt may leave open
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, MISSING, path) from None
     except IsADirectoryError as error:
         cure = "name a file in it, or open a model's folder with fastio.safe_open or fastio.load_model"
         raise IsADirectoryError(error.errno, f"Is a directory: {cure}", path) from None
@@ -84,9 +89,17 @@ def opened_lock(path: str) -> Iterator[int]:
 
 def check_regular(path: str) -> None:
     """Raise OSError for a path that is not a regular file: the open of a pipe would wait for its writer."""
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(_number(status), f"expected a regular file, found {_kind(status)}: name a file", path)
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, MISSING, path) from None
+    if problem := not_a_file(status):
+        raise OSError(_number(status), problem, path)
+
+
+def not_a_file(status: os.stat_result) -> str:
+    """What is wrong with a path that is not a regular file, and the cure; empty if it is one."""
+    return "" if stat.S_ISREG(status.st_mode) else f"expected a regular file, found {_kind(status)}: name a file"
 
 
 def not_regular(path: str, status: os.stat_result) -> OSError:

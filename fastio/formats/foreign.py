@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fastio.errors import FastIOError, FormatError, quoted
+from fastio.errors import CorruptFileError, FastIOError, FormatError, quoted
 from fastio.formats.detect import is_legacy
 from fastio.formats.small_reads import head
 from fastio.runtime.handled_errors import HandledErrors
@@ -16,6 +16,10 @@ from fastio.runtime.handled_errors import HandledErrors
 HEAD_BYTES = 512  # a tar's signature is at byte 257
 ANY = "a .pt, .safetensors or .npy file"
 _AGAIN = "download or copy the file itself"
+
+
+class ForeignFileError(CorruptFileError, FormatError):
+    """A file that is to be of safetensors or numpy, and is of another kind: nothing says that it is damaged."""
 
 
 class _Kind(NamedTuple):
@@ -94,17 +98,17 @@ def problem_of(path: str, fd: int, size: int, expected: str = ANY) -> str:
     return problem(head(path, fd, size, HEAD_BYTES), expected)
 
 
-def named_errors(path: str, first: Callable[[], bytes]) -> HandledErrors[Exception]:
+def named_errors(path: str, first: Callable[[], bytes], irregular: str = "") -> HandledErrors[Exception]:
     """Inside, what torch raises for a file that it cannot have written becomes a FormatError, also of torch's class.
 
-    ``first()`` reads the first :data:`HEAD_BYTES` bytes. What says nothing about the file's bytes, and what torch says
-    of its legacy format, passes as it is.
+    ``first()`` reads the first :data:`HEAD_BYTES` bytes. ``irregular`` is said of what is no regular file. What says
+    nothing about the file's bytes, and what torch says of its legacy format, passes as it is.
     """
 
     def handle(error: Exception) -> None:
         if isinstance(error, FastIOError | OSError) or is_legacy(found := first()):
             return
-        raise _made(type(error), f"{path}: {problem(found) or unknown(found)}") from None
+        raise _made(type(error), f"{path}: {irregular or problem(found) or unknown(found)}") from None
 
     return HandledErrors(_RAISED, handle)
 

@@ -131,7 +131,9 @@ def _header(path: str, fd: int, size: int) -> tuple[tuple[int, ...], bool, str, 
     fixed = read_at(path, fd, 0, min(size, 12))
     if len(fixed) < 12 or not fixed.startswith(_MAGIC[:6]) or fixed[6] not in (1, 2, 3) or fixed[7]:
         known = foreign.problem_of(path, fd, size, "a .npy file")
-        raise CorruptFileError(path, None, known or "its first bytes are no npy header of a known version")
+        if known:
+            raise foreign.ForeignFileError(path, None, known)
+        raise CorruptFileError(path, None, "its first bytes are no npy header of a known version")
     length = int.from_bytes(fixed[8:12] if fixed[6] > 1 else fixed[8:10], "little")
     total = (12 if fixed[6] > 1 else 10) + length
     if total > size:

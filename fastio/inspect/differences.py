@@ -17,6 +17,7 @@ from fastio.inspect.contents import Contents, StoredTensor
 from fastio.transports.transport import Extent
 
 ONLY_FIRST, ONLY_SECOND, SHAPE, DTYPE, VALUES = "only in the first", "only in the second", "shape", "dtype", "values"
+DAMAGED = "damaged"
 # torch can view no memory as a quantized dtype: the stored integers are compared.
 _QUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
 
@@ -25,13 +26,15 @@ _QUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: 
 class TensorDifference:
     """How the tensors of one name differ: ``kind`` is one of the constants of this module.
 
-    ``found`` describes each file's tensor; empty where the file has none. ``values`` is set if values differ.
+    ``found`` describes each file's tensor; empty where the file has none. ``values`` is set if values differ, and
+    ``problem`` if one of the tensors is damaged: they were not compared then.
     """
 
     name: str
     kind: str
     found: tuple[str, str]
     values: values.Difference | None = None
+    problem: str = ""
 
 
 def differences(
@@ -42,7 +45,8 @@ def differences(
     ``atol`` and ``rtol`` are those of :func:`fastio.inspect.values.compare`. ``strip_prefix`` is left out of names that
     begin with it; FormatError if two names of a file are the same then.
 
-    Reads both files' bytes; a tensor that is all of a record with a CRC-32 is compared with it (CorruptFileError).
+    Reads both files' bytes; a tensor that is all of a record with a CRC-32 is compared with it. One that is damaged is
+    yielded with the reason, and the others are compared all the same.
     """
     ones, others = _by_name(first, strip_prefix), _by_name(second, strip_prefix)
     if _is_nameless(first) and _is_nameless(second):
@@ -56,7 +60,12 @@ def differences(
         elif one.dtype != other.dtype:
             yield TensorDifference(name, DTYPE, (described(one), described(other)))
         elif one.nbytes:
-            found = values.compare(read(one, first.checksummed), read(other, second.checksummed), atol, rtol)
+            try:
+                both = read(one, first.checksummed), read(other, second.checksummed)
+            except CorruptFileError as error:
+                yield TensorDifference(name, DAMAGED, (described(one), described(other)), problem=str(error))
+                continue
+            found = values.compare(*both, atol, rtol)
             if found.elements:
                 yield TensorDifference(name, VALUES, (described(one), described(other)), found)
     for name, other in others.items():

@@ -91,6 +91,9 @@ def _transfer_of_file(op: str, path: str) -> tuple[TransferPlan, str]:
     if op == SAVE and not os.path.exists(path):
         cure = "give a number of bytes, and the folder that it would be saved into as folder="
         raise FileNotFoundError(errno.ENOENT, f"how large it will be is not known yet; {cure}", path)
+    if os.path.isdir(path):
+        cure = "name a file in it, or a number of bytes and this folder as folder="
+        raise IsADirectoryError(errno.EISDIR, f"{os.strerror(errno.EISDIR)}: {cure}", path)
     with opened(path) as (fd, size):
         found = detected(path, fd, size)
         if found is None and (known := foreign.problem_of(path, fd, size)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from fastio import formats
 from fastio.engine.load_plan import detected
 from fastio.engine.record_checksums import verify_archive
 from fastio.errors import CorruptFileError, FormatError
-from fastio.files.open_file import opened
+from fastio.files.open_file import not_a_file, opened
 from fastio.formats import foreign
 from fastio.formats.detect import NPY, PT, SAFETENSORS, is_legacy
 from fastio.formats.pt.tensor_names import name_tensors
@@ -45,6 +46,9 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     True
     """
     name = os.fsdecode(path)
+    if os.path.isdir(name):
+        cure = "verify each file in it, or all of a model by the command `fastio verify FOLDER`"
+        raise IsADirectoryError(errno.EISDIR, f"{os.strerror(errno.EISDIR)}: {cure}", name)
     with opened(name) as (fd, size):
         file_format = detected(name, fd, size)
         if file_format == PT:
@@ -59,10 +63,10 @@ def verify(path: str | os.PathLike[str]) -> Verification:
         if file_format == NPY:
             source = formats.module(file_format).source(name, fd, size)
             return Verification(name, file_format, len(source.regions), 0, False)
-        first = head(name, fd, size, foreign.HEAD_BYTES)
+        first, irregular = head(name, fd, size, foreign.HEAD_BYTES), not_a_file(os.fstat(fd))
     if is_legacy(first):
         raise FormatError(
             f"{name}: it is in torch's legacy format, which has no checksums to verify; load it with fastio.load, and "
             "save it again"
         )
-    raise FormatError(f"{name}: {foreign.problem(first) or foreign.unknown(first)}")
+    raise FormatError(f"{name}: {irregular or foreign.problem(first) or foreign.unknown(first)}")

@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 
 from fastio.errors import FormatError, ToolUnavailableError, UnsupportedError
 from fastio.formats.detect import HEAD_BYTES, PT, detect
+from fastio.formats.foreign import ForeignFileError
 from fastio.integrations.safetensors_errors import safetensor_errors
 from fastio.models.opening import safe_open
 from fastio.models.single_file import load_file, save_file
@@ -28,7 +29,8 @@ from fastio.models.tensor_slice import TensorSlice
 _log = logging.getLogger("fastio.integrations")
 
 _FRAMEWORKS = ("pt", "torch", "pytorch")
-# Damage and errors of the system are not among them: another reader would hand out what fastio refused.
+# Damage and errors of the system are not among them: another reader would hand out what fastio refused. Nor are files
+# of another kind, which fastio names.
 _CANNOT = (FormatError, ToolUnavailableError, UnsupportedError)
 
 
@@ -61,6 +63,8 @@ def loader(original: Callable[..., dict[str, torch.Tensor]]) -> Callable[..., di
         try:
             with safetensor_errors():
                 return load_file(filename, target)
+        except ForeignFileError:
+            raise
         except _CANNOT as error:
             _say(filename, error)
             return original(filename, device=device, **options)
@@ -83,6 +87,8 @@ def opener(original: Any) -> type[Opened]:
                 with safetensor_errors():
                     # A list: a folder or an index of shards is no file for safetensors.
                     reader = safe_open([filename], "pt", target)
+            except ForeignFileError:
+                raise
             except _CANNOT as error:
                 _say(filename, error)
                 return original(filename, framework, device, **options)

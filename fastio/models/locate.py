@@ -123,11 +123,22 @@ def _in_folder(folder: str) -> str:
         if found:
             problem = f"expected {expected}, found {quoted(', '.join(found))}: name one, or a list of all"
             raise FileNotFoundError(errno.ENOENT, problem, folder)
-    is_checkpoint = DCP_METADATA in names
-    what = "a checkpoint of torch.distributed.checkpoint: convert it by fastio.convert"
-    raise FileNotFoundError(
-        errno.ENOENT, f"expected {expected}, found {what if is_checkpoint else 'no file of safetensors'}", folder
-    )
+    raise FileNotFoundError(errno.ENOENT, f"expected {expected}, found {_checkpoints(folder)}", folder)
+
+
+def _checkpoints(folder: str) -> str:
+    """What is in a folder without a model, and the cure."""
+    from fastio.inspect.checkpoints import DCP, STEPS, kind_of_folder  # for this error alone
+
+    kind = kind_of_folder(folder)
+    if kind == DCP:
+        return f"a checkpoint of {DCP}: convert it by fastio.convert"
+    if kind == STEPS:
+        return (
+            f"{STEPS}: name the file of a step, as step-…/state.pt, or compare a whole step by "
+            "Checkpointer.verify(step); `fastio inspect` lists the steps"
+        )
+    return "no file of safetensors: check the path, or name a file of tensors"
 
 
 def _shards(index: ShardIndex) -> list[str]:

@@ -64,7 +64,7 @@ class WeightFile:
             self.table: TensorTable = found.table(path)
             self.unpickled = found if keep_object else None
         else:
-            self.table = tensor_table.read(path, self.fd, self.size)
+            self.table = tensor_table.read(path, self.fd, self.size, "a .safetensors or .pt file")
         self.verify = verify
         self._checksums = (
             checksums_of(path, self.fd, self.size, self.table) if verify and self.format == SAFETENSORS else None

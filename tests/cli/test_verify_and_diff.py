@@ -288,6 +288,42 @@ def test_paths_are_named_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyP
         path.unlink()
 
 
+class TestErrorsAreDocuments:
+    """With ``--json`` stdout holds one document, whatever happened."""
+
+    def test_a_damaged_tensor_does_not_hide_the_others(self, tmp_path: Path) -> None:
+        one, other = tmp_path / "a.pt", tmp_path / "b.pt"
+        tensors = {f"t{i}": torch.full((1000,), float(i)) for i in range(6)}
+        fastio.save(tensors, one)
+        fastio.save({**tensors, "t4": torch.zeros(1000)}, other)
+        flip(one, contents(one).tensors[0].offset + 40)
+        result = run("diff", one, other, status=2)
+        assert result.stdout.startswith("t4: 1,000 of 1,000 elements differ")
+        assert all(word in result.stderr for word in (str(one), "'t0'", "CRC-32", "restore"))
+        found = json.loads(run("diff", one, other, "--json", status=2).stdout)
+        assert not found["equal"]
+        assert [difference["name"] for difference in found["differences"]] == ["t4"]
+        (missing,) = found["missing"]
+        assert "'t0'" in missing
+        assert "CRC-32" in missing
+
+    @pytest.mark.parametrize("subcommand", ["diff", "inspect", "convert", "explain", "doctor"])
+    def test_errors(self, saved: Path, tmp_path: Path, subcommand: str) -> None:
+        absent = tmp_path / "absent.pt"
+        arguments = {"diff": [saved, absent], "convert": [absent, tmp_path / "c.npy"], "doctor": ["--dir", absent]}
+        result = run(subcommand, *arguments.get(subcommand, [absent]), "--json", status=2)
+        found = json.loads(result.stdout)["error"]
+        assert found["path"] == str(absent)
+        assert result.stderr == f"fastio: {found['message']}\n"
+
+    def test_errors_without_a_file_name_it_all_the_same(self, tmp_path: Path) -> None:
+        empty = tmp_path / "empty.pt"
+        empty.touch()
+        assert json.loads(run("inspect", empty, "--json", status=2).stdout)["error"]["path"] == str(empty)
+        assert "error" in json.loads(run("explain", empty, "--folder", tmp_path, "--json", status=2).stdout)
+        assert run("inspect", empty, status=2).stdout == ""
+
+
 @pytest.mark.parametrize("option", ["--atol", "--rtol"])
 def test_tolerances_are_numbers(saved: Path, option: str) -> None:
     for given in ("nan", "-1", "much"):

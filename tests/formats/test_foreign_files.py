@@ -47,7 +47,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "pickle": (pickle.dumps({"a": [1, 2, 3]}), "a pickle.*pickle.load"),
     "png": (b"\x89PNG\r\n\x1a\n" + bytes(100), "PNG"),
     "pdf": (b"%PDF-1.7\n%\xe2\xe3" + bytes(100), "PDF"),
-    "noise": (random.Random(1).randbytes(300), "no format known here|its header is said"),
+    "noise": (random.Random(1).randbytes(300), "no format known here"),
 }
 
 
@@ -102,6 +102,35 @@ def test_the_command_says_what_a_file_is(tmp_path: Path, kind: str, command: str
     assert result.exit_code in (1, 2)
     if not (kind == "noise" and command == "seal"):
         assert fastio_line(result.output, words), result.output
+
+
+@pytest.mark.parametrize("kind", ["pointer", "page", "gzip", "noise"])
+def test_the_content_says_whether_a_file_is_damaged(tmp_path: Path, kind: str) -> None:
+    for suffix in ("pt", "safetensors", "bin", "json", "npy"):
+        if (kind, suffix) == ("noise", "npy"):
+            continue
+        path = tmp_path / f"model.{suffix}"
+        path.write_bytes(FILES[kind][0])
+        result = CliRunner().invoke(cli, ["verify", str(path)])
+        assert (suffix, result.exit_code) == (suffix, 2)
+        assert result.output.startswith(f"fastio: unreadable: {path}: ")
+
+
+def test_a_door_says_what_it_takes(tmp_path: Path) -> None:
+    other, archive, legacy = tmp_path / "x.gguf", tmp_path / "x.zip", tmp_path / "legacy.pt"
+    other.write_bytes(FILES["gguf"][0])
+    for door in ("load_model", "safe_open"):
+        with pytest.raises(fastio.FormatError, match=r"GGUF.*expected a \.safetensors or \.pt file"):
+            DOORS[door](other)
+    with pytest.raises(fastio.FormatError, match=r"GGUF.*expected a file of safetensors"):
+        fastio.load_file(other)
+    torch.save({"w": torch.ones(2)}, legacy, _use_new_zipfile_serialization=False)
+    with pytest.raises(fastio.FormatError, match=r"torch's legacy format: load it by fastio\.load"):
+        fastio.load_file(legacy)
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("a.txt", b"it")
+    with pytest.raises(fastio.FormatError, match="a zip file of another program"):
+        fastio.load_file(archive)
 
 
 def fastio_line(output: str, words: str) -> bool:

@@ -381,5 +381,15 @@ def test_saves_without_metadata_have_none_and_differ_from_the_librarys_in_the_he
     ours, theirs = ((tmp_path / name).read_bytes() for name in ("ours", "theirs"))
     data = [content[8 + int.from_bytes(content[:8], "little") :] for content in (ours, theirs)]
     assert data[0] == data[1]
-    with pytest.raises(FileNotFoundError, match="No such file or directory: 'notafile'"):
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory; expected .*: check the path: 'notafile'"):
         safetensors.safe_open("notafile", framework="pt")
+
+
+@pytest.mark.usefixtures("patched")
+def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n")
+    for call in (safetensors.torch.load_file, lambda file: safetensors.safe_open(file, "pt")):
+        with pytest.raises(SafetensorError, match=r"Git LFS pointer.*git lfs pull") as found:
+            call(path)
+        assert str(pickle.loads(pickle.dumps(found.value))) == str(found.value)

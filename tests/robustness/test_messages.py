@@ -259,10 +259,73 @@ def test_an_explanation_calls_no_tool_the_fastest_by_a_small_chance(tmp_path: Pa
     found = fastio.explain(plain(tmp_path))
     said = str(found)
     if found.confidence < 0.8 and len(found.entries) > 1:
-        assert "is not known yet" in said
+        assert "is expected to be the fastest, but only by a chance" in said
+        assert "is the fastest" not in said
     else:
         assert "is the fastest" in said or "the only tool" in said
     assert "is the fastest with a chance" not in said
+
+
+def test_a_missing_file_is_pythons_error_with_a_cure(tmp_path: Path) -> None:
+    path = str(tmp_path / "no.pt")
+    with pytest.raises(FileNotFoundError) as by_python:
+        Path(path).read_bytes()
+    for door in (fastio.load, fastio.load_file, fastio.verify, fastio.safe_open, fastio.explain):
+        with pytest.raises(FileNotFoundError) as raised:
+            door(path)
+        error = raised.value
+        assert (type(error), error.errno, error.filename) == (FileNotFoundError, errno.ENOENT, path)
+        assert str(error).startswith(f"[Errno 2] {by_python.value.strerror}; expected a .pt")
+        assert "check the path" in str(error)
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_folder_says_what_it_is_and_what_to_name(tmp_path: Path) -> None:
+    steps(tmp_path)
+    run = tmp_path / "run"
+    (step,) = (one for one in run.iterdir() if one.name.startswith("step-"))
+    for folder in (run, step):
+        for arguments in (
+            ["verify", folder],
+            ["diff", folder, folder],
+            ["convert", folder, tmp_path / "x.safetensors"],
+        ):
+            said = CliRunner().invoke(cli, list(map(str, arguments))).output
+            words = (str(folder), "checkpoints of fastio.Checkpointer", "step-…/state.pt", "Checkpointer.verify(step)")
+            assert all(word in said for word in words), said
+    with pytest.raises(IsADirectoryError, match="`fastio verify FOLDER`"):
+        fastio.verify(run)
+    with pytest.raises(IsADirectoryError, match=r"name a file in it, or a number of bytes .*folder="):
+        fastio.explain(run)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="found no file of safetensors: check the path, or name"):
+        fastio.safe_open(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "words"),
+    [
+        ("x.pt", 0.5, "the file is cut short, or is no zip file"),
+        ("x.safetensors", 0.9, "the file was cut short or damaged"),
+        ("x.safetensors", 0.01, "it is no file of safetensors, or was cut short"),
+    ],
+)
+def test_the_page_of_troubles_has_the_words_of_a_cut_file(tmp_path: Path, name: str, part: float, words: str) -> None:
+    path = tmp_path / name
+    fastio.save({"w": torch.ones(5000)}, path)
+    os.truncate(path, int(path.stat().st_size * part))
+    with pytest.raises(fastio.CorruptFileError, match=words):
+        fastio.load(path)
+    page = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+    assert f"`{words}`" in page.read_text()
+
+
+def test_a_device_is_no_empty_file() -> None:
+    for door in (fastio.load, fastio.load_file, fastio.verify):
+        with pytest.raises(fastio.FormatError, match=r"^/dev/null: expected a regular file, found a device: name"):
+            door("/dev/null")
+    with pytest.raises(EOFError):  # torch's class
+        fastio.load("/dev/null")
 
 
 def test_a_header_of_zero_length_is_no_foreign_file(tmp_path: Path) -> None:

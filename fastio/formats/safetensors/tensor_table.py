@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from fastio._native import header_rows
 from fastio.errors import CorruptFileError, FormatError, kind_of, quoted
+from fastio.files.open_file import not_a_file
 from fastio.formats import foreign, shapes
-from fastio.formats.detect import HEAD_BYTES, LARGEST_HEADER, NPY, PT, detect
+from fastio.formats.detect import LARGEST_HEADER, NPY, PT, detect, is_legacy
+from fastio.formats.pt.reader import NeedsTorchError, open_archive
 from fastio.formats.safetensors import header as safetensors_header
 from fastio.formats.safetensors.dtypes import ITEMSIZES, in_torch
 from fastio.formats.safetensors.entries import Entry, HeaderEntries
 from fastio.formats.small_reads import head, read_at
 from fastio.sizes import exact_size
 
+EXPECTED = "a file of safetensors"
 METADATA = "__metadata__"
 CHECKSUMS = "fastio.checksums"
 """The key of the metadata that holds fastio's checksums of the tensors."""
@@ -67,28 +72,35 @@ class TensorTable(NamedTuple):
         return names, [entries[name].stored_dtype for name in names], [entries[name].stored_shape for name in names]
 
 
-def read(path: str, fd: int, size: int) -> TensorTable:
+def read(path: str, fd: int, size: int, expected: str = EXPECTED) -> TensorTable:
     """Read the header of an open file of ``size`` bytes, and compare every offset and shape with the file.
 
     CorruptFileError names what is wrong with the header, FormatError a tensor whose dtype torch lacks, or a file of
-    another format.
+    another format. ``expected`` is what the caller takes, in words.
     """
     length = int.from_bytes(head(path, fd, size, 8), "little")
     if not 0 < length <= min(size - 8, LARGEST_HEADER):
-        _refuse(path, fd, size, length)
+        _refuse(path, fd, size, length, expected)
     text = read_at(path, fd, 8, length)
     start = 8 + length
     return _of_usual(text, start, size) or _of_any(path, text, start, size)
 
 
-def _refuse(path: str, fd: int, size: int, length: int) -> None:
+def _refuse(path: str, fd: int, size: int, length: int, expected: str) -> None:
     """Raise an error for a file that cannot have a header of ``length`` bytes, by what it is instead."""
-    found = detect(head(path, fd, size, HEAD_BYTES), "")
-    if found in (PT, NPY):
-        raise FormatError(f"{path}: expected a file of safetensors, found a .{found}: load it by fastio.load")
-    if known := foreign.problem_of(path, fd, size, "a file of safetensors"):
-        raise CorruptFileError(path, None, known)
+    first = head(path, fd, size, foreign.HEAD_BYTES)
+    found = detect(first, "")
+    if found == PT:
+        with contextlib.suppress(NeedsTorchError):
+            open_archive(path, fd, size)  # raises for a zip file of another program
+    if found in (PT, NPY) or is_legacy(first):
+        what = f"a .{found}" if found else "torch's legacy format"
+        raise FormatError(f"{path}: expected {expected}, found {what}: load it by fastio.load")
+    if known := not_a_file(os.fstat(fd)) or foreign.problem(first, expected):
+        raise foreign.ForeignFileError(path, None, known)
     read_at(path, fd, 0, 8)  # a file of fewer bytes was cut short
+    if length > size and first[8:9] not in (b"{", b""):
+        raise foreign.ForeignFileError(path, None, foreign.unknown(first, expected))
     if length:
         said = f"its header is said to have {exact_size(length)}; the file has {exact_size(size)}"
         raise CorruptFileError(path, None, f"{said}: it is no file of safetensors, or was cut short; {_AGAIN}")
