@@ -8,7 +8,8 @@ from pathlib import Path
 
 import fastio
 
-PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "troubleshooting.md"
 # Python's, torch's and the system's own.
 OTHERS = {
     "Weights only load failed",
@@ -17,10 +18,13 @@ OTHERS = {
 
 
 def literals() -> str:
-    """All text in the library's sources, as Python joins it."""
+    """All text in the library's sources, of Python's as it joins it."""
+    native = "\n".join(path.read_text() for path in sorted((ROOT / "native").rglob("*.cpp")))
     trees = (ast.parse(path.read_text()) for path in Path(fastio.__file__).parent.rglob("*.py"))
     nodes = (node for tree in trees for node in ast.walk(tree))
-    return "\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return native + "\n".join(
+        node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
 
 
 def test_messages_are_the_librarys() -> None:

@@ -35,6 +35,7 @@ INNER = {
 }
 # About the one object that the caller holds, about an argument that is named, or never seen by callers.
 WITHOUT_A_NAME = {
+    "folder='': expected the path of a folder",
     "the save was interrupted before all of the state was copied",
     "no tool can do this: the list of candidates is empty",
     "there is no tool to choose from",
