@@ -218,7 +218,7 @@ def refusals(folder: Path) -> Iterator[tuple[str, str, dict[str, Any], type[Exce
     yield "two.pt", "two.pt", {"force": True}, fastio.FastIOError, "this is a file of the source"
     (folder / "plain").touch()
     yield "two.pt", "plain", {"max_shard_size": 8}, FileExistsError, "expected a folder for shards"
-    yield "two.pt", "one.pt", {}, FileExistsError, "there is such a file already.*--force"
+    yield "two.pt", "one.pt", {}, FileExistsError, "there is such a file already.*force=True"
     yield "two.pt", "no/x.pt", {}, FileNotFoundError, "the folder to save into does not exist"
     yield "none.pt", "x.safetensors", {}, FileNotFoundError, r"none\.pt"
     torch.save({"x": torch.ones(2, dtype=torch.complex128)}, folder / "complex.pt")
