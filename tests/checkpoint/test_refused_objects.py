@@ -30,7 +30,7 @@ def test_a_data_loader_is_refused_at_every_save(tmp_path: Path) -> None:
         assert checkpointer.steps() == [2]
 
 
-@pytest.mark.parametrize("value", [DATA, Fraction(1, 3), {1, Fraction(1, 2)}], ids=str)
+@pytest.mark.parametrize("value", [DATA, Fraction(1, 3), {1, Fraction(1, 2)}], ids=lambda value: type(value).__name__)
 def test_what_a_restore_refuses_is_told_once_with_its_place(tmp_path: Path, value: Any) -> None:
     state = {"model": torch.nn.Linear(2, 2), "a": {"x": value}, "b": 1}
     named = rf"state\['a'\]\['x'\] \(a {type(value).__name__}\): .*weights_only=False"
