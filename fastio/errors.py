@@ -136,6 +136,10 @@ class FormatError(FastIOError, ValueError):
     """
 
 
+class ForeignFileError(CorruptFileError, FormatError):
+    """A file that is to be of safetensors or numpy, and is of another kind: nothing says that it is damaged."""
+
+
 class UnsupportedError(FastIOError, RuntimeError):
     """The format does not support an argument. The message names it and the alternative."""
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import click
 
-from fastio.errors import CorruptFileError, shortened
+from fastio.errors import CorruptFileError, ForeignFileError, shortened
 from fastio.files.open_file import MISSING
-from fastio.formats.foreign import ForeignFileError
 from fastio.inspect.contents import EXPECTED
 
 DAMAGED = DIFFERENT = 1

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fastio.errors import CorruptFileError, FastIOError, FormatError, quoted
+from fastio.errors import FastIOError, FormatError, quoted
 from fastio.formats.detect import is_legacy
 from fastio.formats.small_reads import head
 from fastio.runtime.handled_errors import HandledErrors
@@ -16,10 +16,6 @@ from fastio.runtime.handled_errors import HandledErrors
 HEAD_BYTES = 512  # a tar's signature is at byte 257
 ANY = "a .pt, .safetensors or .npy file"
 _AGAIN = "download or copy the file itself"
-
-
-class ForeignFileError(CorruptFileError, FormatError):
-    """A file that is to be of safetensors or numpy, and is of another kind: nothing says that it is damaged."""
 
 
 class _Kind(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastio.errors import CorruptFileError, FormatError, quoted
+from fastio.errors import CorruptFileError, ForeignFileError, FormatError, quoted
 from fastio.files.npy_header import parse
 from fastio.formats import dense_tensors, foreign, shapes
 from fastio.formats.layout import Layout, LayoutBuilder
@@ -132,7 +132,7 @@ def _header(path: str, fd: int, size: int) -> tuple[tuple[int, ...], bool, str, 
     if len(fixed) < 12 or not fixed.startswith(_MAGIC[:6]) or fixed[6] not in (1, 2, 3) or fixed[7]:
         known = foreign.problem_of(path, fd, size, "a .npy file")
         if known:
-            raise foreign.ForeignFileError(path, None, known)
+            raise ForeignFileError(path, None, known)
         raise CorruptFileError(path, None, "its first bytes are no npy header of a known version")
     length = int.from_bytes(fixed[8:12] if fixed[6] > 1 else fixed[8:10], "little")
     total = (12 if fixed[6] > 1 else 10) + length

@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from fastio.errors import FormatError, ToolUnavailableError, UnsupportedError
+from fastio.errors import ForeignFileError, FormatError, ToolUnavailableError, UnsupportedError
 from fastio.formats.detect import HEAD_BYTES, PT, detect
-from fastio.formats.foreign import ForeignFileError
 from fastio.integrations.safetensors_errors import safetensor_errors
 from fastio.models.opening import safe_open
 from fastio.models.single_file import load_file, save_file

@@ -69,9 +69,9 @@ MADE: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
     "meta, empty": (lambda: torch.ones(0, device="meta"), "no data"),
     "meta, strided": (lambda: torch.ones(3, 4, device="meta").t(), "no data"),
     "fake": (fake, "no data"),
-    "freed": (lambda: freed(torch.ones(100_000), 0), "400000 bytes.*which has only 0: .*FSDP"),
-    "freed in part": (lambda: freed(torch.ones(100_000), 399_999), "byte 400000 .*only 399999"),
-    "freed, strided": (lambda: transposed(torch.ones(1000, 100), 4096), "byte 400000 .*only 4096"),
+    "freed": (lambda: freed(torch.ones(100_000), 0), "400,000 bytes.*which has only 0 bytes: .*FSDP"),
+    "freed in part": (lambda: freed(torch.ones(100_000), 399_999), "byte 400000 .*only 391 KiB .399,999 bytes"),
+    "freed, strided": (lambda: transposed(torch.ones(1000, 100), 4096), "byte 400000 .*only 4 KiB .4,096 bytes"),
 }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from fastio._native import header_rows
-from fastio.errors import CorruptFileError, FormatError, kind_of, quoted
+from fastio.errors import CorruptFileError, ForeignFileError, FormatError, kind_of, quoted
 from fastio.files.open_file import not_a_file
 from fastio.formats import foreign, shapes
 from fastio.formats.detect import LARGEST_HEADER, NPY, PT, detect, is_legacy
@@ -97,10 +97,10 @@ def _refuse(path: str, fd: int, size: int, length: int, expected: str) -> None:
         what = f"a .{found}" if found else "torch's legacy format"
         raise FormatError(f"{path}: expected {expected}, found {what}: load it by fastio.load")
     if known := not_a_file(os.fstat(fd)) or foreign.problem(first, expected):
-        raise foreign.ForeignFileError(path, None, known)
+        raise ForeignFileError(path, None, known)
     read_at(path, fd, 0, 8)  # a file of fewer bytes was cut short
     if length > size and first[8:9] not in (b"{", b""):
-        raise foreign.ForeignFileError(path, None, foreign.unknown(first, expected))
+        raise ForeignFileError(path, None, foreign.unknown(first, expected))
     if length:
         said = f"its header is said to have {exact_size(length)}; the file has {exact_size(size)}"
         raise CorruptFileError(path, None, f"{said}: it is no file of safetensors, or was cut short; {_AGAIN}")

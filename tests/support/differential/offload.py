@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy
 
 import fastio
-from fastio.offload import BlockStore, manager
+from fastio.offload import BlockStore, saved_tensors
 from fastio.offload.recompute import calls
 
 RECOMPUTE = "recompute"  # a policy of operators that recomputes whatever can be
@@ -130,7 +130,8 @@ class OffloadRuns(DatabaseRuns[Group]):
         super().__init__(seed, groups())
         self._folder = folder
         self._stores = {driver: BlockStore(folder, driver=driver) for driver in ("uring", "threads")}
-        manager._MIN_NBYTES = calls.SMALL = 1
+        assert saved_tensors._MIN_NBYTES
+        saved_tensors._MIN_NBYTES = calls.SMALL = 1
 
     def samples(self, entry: Group) -> Iterable[Sample]:
         return entry.samples()
