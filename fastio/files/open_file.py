@@ -9,11 +9,14 @@ import os
 import stat
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastio._native import Descriptor
 from fastio.errors import OUT_OF_DESCRIPTORS, FastIOError, TransferError, errno_of
 from fastio.runtime.handled_errors import HandledErrors
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 MISSING = f"{os.strerror(errno.ENOENT)}; expected a .pt, .safetensors or .npy file: check the path"
 """Python's text for a file that is not there, and the cure."""
@@ -126,7 +129,7 @@ _KINDS = (
 )
 
 
-def is_path(f: object) -> bool:
+def is_path(f: object) -> TypeIs[str | os.PathLike[Any]]:
     """Whether ``f`` is a path, not a file object."""
     return isinstance(f, (str, os.PathLike))
 

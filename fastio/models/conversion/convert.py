@@ -120,9 +120,7 @@ def convert(
             publish(transfer)
     files = (*(file.path for file in plan.files), *([] if plan.shard_index is None else [plan.shard_index[0]]))
     return Conversion(
-        source=os.fsdecode(source)
-        if isinstance(source, str | os.PathLike)
-        else ", ".join(file.path for file in found.files),
+        source=os.fsdecode(source) if is_path(source) else ", ".join(file.path for file in found.files),
         destination=name,
         files=files,
         tensors=len(found.tensors),
@@ -135,7 +133,7 @@ def convert(
 
 
 def _open(where: Weights, key: str | None, stack: contextlib.ExitStack, policy: Policy) -> Source:
-    if isinstance(where, str | os.PathLike):
+    if is_path(where):
         path = os.fsdecode(where)
         if os.path.isfile(os.path.join(path, DCP_METADATA)):
             from fastio.models.conversion.dcp_source import of_checkpoint  # DCP is imported only for its folders
