@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ import fastio
 from fastio.errors import TransferError
 from fastio.offload.stores.background_commands import BackgroundCommands, Command
 from fastio.offload.stores.tool_file import ToolFile
+from interrupting import interrupted_after
 from offloading import mlp, same, trained
 
 
@@ -19,7 +24,8 @@ def test_an_interrupted_wait_leaves_a_command_that_can_be_waited_for() -> None:
     ran: list[int] = []
     commands = BackgroundCommands(0)  # as where the system refuses threads
     command = Command(lambda: ran.append(1), reads=True)
-    commands.add(command)
+    commands.start()
+    commands.put(command)
     assert command.claim()  # and an interrupt before it runs
     commands.wait(command)
     assert ran == [1]
@@ -36,8 +42,9 @@ def test_what_another_thread_runs_is_waited_for() -> None:
         go.wait()
 
     command, queued = Command(work, reads=False), Command(lambda: None, reads=False)
-    commands.add(command)
-    commands.add(queued)
+    for one in (command, queued):
+        commands.start()
+        commands.put(one)
     begun.wait()
     threading.Timer(0.05, go.set).start()
     commands.close()
@@ -78,3 +85,29 @@ def test_a_read_that_fails_while_memory_is_made_free_is_tried_again(
     same([one.grad for one in model.parameters()], plain)
     assert not failures
     offload.close()
+
+
+@pytest.mark.parametrize("kind", ["write", "read"])
+def test_a_transfer_interrupted_anywhere_ends_and_frees_its_space(tmp_path: Path, kind: str) -> None:
+    """Whatever call a signal's handler interrupts: nothing is pending for ever, and no bytes stay in use."""
+    memory = torch.ones(2000)
+    places = set()
+    for nth in itertools.count(1):
+        with fastio.offload.ToolStore(tmp_path, policy="posix") as store:
+            if kind == "read":
+                store.write(1, memory.data_ptr(), 8000)
+                store.wait(1)
+            move = getattr(store, kind)
+            where = interrupted_after(nth, partial(move, 1, memory.data_ptr(), 8000), "offload/stores/")
+            end = time.monotonic() + 60
+            while not store.finished([1]):
+                assert time.monotonic() < end, where
+            with contextlib.suppress(IndexError):  # interrupted before it was there
+                store.free(1)
+            assert store.stats.bytes_used == 0, where
+            store.write(2, memory.data_ptr(), 8000)
+            store.wait(2)
+        if not where:
+            break
+        places.add(where.partition(":")[0])
+    assert places >= {kind, "_begin", "start", "_start_thread"}, places

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import os
 import random
 import signal
@@ -9,7 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
+from typing import Any
 
 
 class Interrupts:
@@ -45,6 +47,49 @@ class Interrupts:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         return False
+
+
+def interrupted_after(nth: int, work: Callable[[], object], where: str) -> str:
+    """Do the work, and raise KeyboardInterrupt where Python may run a signal's handler for the nth time.
+
+    That is after a call and at the beginning of a function, in files whose path has ``where`` in it. Returns the
+    function and line; "" if the work ended before.
+    """
+    seen, count = "", 0
+    calls: dict[CodeType, set[int]] = {}  # by code: the offsets of instructions that follow a call
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal seen, count
+        if where not in frame.f_code.co_filename or seen:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and frame.f_lasti in _follows_call(frame.f_code, calls):
+            count += 1
+            if count == nth:
+                seen = f"{frame.f_code.co_name}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return seen
+
+
+def _follows_call(code: CodeType, known: dict[CodeType, set[int]]) -> set[int]:
+    if code not in known:
+        found, may = set(), False
+        for one in dis.get_instructions(code):
+            if may:
+                found.add(one.offset)
+            may = one.opname.startswith(("CALL", "RESUME")) or (may and one.opname == "CACHE")
+        known[code] = found
+    return known[code]
 
 
 def descriptors() -> list[str]:

@@ -7,7 +7,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from queue import SimpleQueue
+from itertools import chain
+from queue import Empty, SimpleQueue
 
 from fastio._native import Latch
 from fastio.errors import FastIOError
@@ -56,30 +57,37 @@ class Command:
 
 
 class BackgroundCommands:
-    """At most ``threads`` threads, made when there is work for them; without any, ``wait`` does the work.
+    """At most ``threads`` threads, which ``start`` makes; without any, ``wait`` does the work.
 
     They do not keep this object alive. Call ``close`` before the interpreter ends: a thread in the middle of a transfer
     would crash it.
+
+    Attributes:
+        put: queues a command. It is one call of C, so an interrupt comes before or after it: a caller that remembers a
+            command in the statement before, without a call, never has one that is remembered and not queued.
     """
 
     def __init__(self, threads: int) -> None:
         self._most = threads
-        self._queues: tuple[deque[Command], deque[Command]] = (deque(), deque())  # of reads, of writes
-        self._tickets: SimpleQueue[bool] = SimpleQueue()  # one a command; False ends a thread
+        self._queue: SimpleQueue[Command | None] = SimpleQueue()  # None ends a thread
+        self._preferred: deque[Command] = deque()  # these are in the queue, too
         self._threads: list[WorkThread] = []
         self._lock = threading.Lock()
+        self.put = self._queue.put
 
-    def add(self, command: Command) -> None:
-        """Queue a command."""
-        self._queues[not command.reads].append(command)
-        self._tickets.put(True)
-        if len(self._threads) < self._most:
+    def start(self) -> None:
+        """Make one thread more, if there may be more. Call it before ``put``: an interrupt may come in between."""
+        if len(self._threads) < self._most or not all(thread.has_begun for thread in self._threads):
             for _ in iter(partial(self._lock.acquire, False), False):  # see manager.Offload._reap for the iterator
                 try:
                     self._start_thread()
                 finally:
                     self._lock.release()
                 break
+
+    def prefer(self, command: Command) -> None:
+        """Run a command that was ``put`` before the others."""
+        self._preferred.append(command)
 
     def wait(self, command: Command) -> None:
         """Wait until a command has ended. If no thread has begun it, this one runs it."""
@@ -95,21 +103,24 @@ class BackgroundCommands:
 
     def close(self) -> None:
         """Drop what no thread has begun, and end the threads once what they run has ended."""
-        for queue in self._queues:
-            while queue:
-                with contextlib.suppress(IndexError):  # a thread took the last one
-                    command = queue.popleft()
-                    if command.claim():
-                        command.drop()
+        with contextlib.suppress(Empty):
+            while True:
+                command = self._queue.get_nowait()
+                if command is not None and command.claim():
+                    command.drop()
+        self._preferred.clear()
         for _ in self._threads:
-            self._tickets.put(False)
+            self._queue.put(None)
         if not getattr(_this_thread, "works", False):  # else the last reference was a command's
             for thread in self._threads:
                 thread.wait()
         self._threads.clear()
 
     def _start_thread(self) -> None:
-        thread = WorkThread(_worker(self._tickets, self._queues))
+        self._threads[:] = [thread for thread in self._threads if thread.has_begun]  # an interrupted start never begins
+        if len(self._threads) >= self._most:
+            return
+        thread = WorkThread(_worker(self._queue, self._preferred))
         self._threads.append(thread)  # first: an interrupt must not leave a thread that nobody ends
         try:
             thread.start()
@@ -121,18 +132,20 @@ class BackgroundCommands:
 _this_thread = threading.local()
 
 
-def _worker(tickets: SimpleQueue[bool], queues: tuple[deque[Command], ...]) -> Callable[[], None]:
+def _worker(queue: SimpleQueue[Command | None], preferred: deque[Command]) -> Callable[[], None]:
     def work() -> None:
         _this_thread.works = True
-        while tickets.get():
-            for queue in queues:
-                try:
-                    command = queue.popleft()
-                except IndexError:
-                    continue
-                if command.claim():  # else a caller that waits for it runs it
-                    command.run()
-                del command
-                break
+        for command in iter(queue.get, None):
+            for one in chain(iter(partial(_first, preferred), None), (command,)):
+                if one.claim():  # else another thread runs it, or a caller that waits for it
+                    one.run()
+            del command, one
 
     return work
+
+
+def _first(commands: deque[Command]) -> Command | None:
+    try:
+        return commands.popleft()
+    except IndexError:
+        return None

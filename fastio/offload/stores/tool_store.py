@@ -114,7 +114,7 @@ class ToolStore:
             folder = self.folders[self._turn % len(self.folders)]
             self._turn += 1
             file = self._files[index] = ToolFile(folder, index, nbytes, self._policy, self._tally)
-            self._begin(index, nbytes, Command(lambda: file.fill(address, device, fence), reads=False))
+            self._begin(index, Command(lambda: file.fill(address, device, fence), reads=False))
 
     def read(self, index: int, address: int, nbytes: int, device: torch.device = _CPU) -> None:
         """Begin to read a blob's first ``nbytes``, after the work queued on the device's current stream.
@@ -128,7 +128,7 @@ class ToolStore:
             file = self._file(index)
             if nbytes > file.nbytes:
                 raise ValueError(f"cannot read {nbytes} bytes of index {index}, which has {file.nbytes}")
-            self._begin(index, nbytes, Command(lambda: file.fetch(address, nbytes, device, fence), reads=True))
+            self._begin(index, Command(lambda: file.fetch(address, nbytes, device, fence), reads=True))
 
     def update(self) -> int:
         """Return how many commands are pending."""
@@ -208,12 +208,13 @@ class ToolStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self, index: int, nbytes: int, command: Command) -> None:
-        self._pending[index] = command
-        if nbytes:
-            self._commands.add(command)
-        else:
-            command.run()
+    def _begin(self, index: int, command: Command) -> None:
+        self._commands.start()
+        put = self._commands.put
+        self._pending[index] = command  # no interrupt comes between this and the next line
+        put(command)
+        if command.reads:
+            self._commands.prefer(command)
 
     def _end(self, index: int, command: Command | None) -> None:
         """Forget a command that has ended; raise its error."""
