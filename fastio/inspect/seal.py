@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fastio.errors import ChecksumError, FormatError
 from fastio.files.atomic_file import write_durably
-from fastio.files.open_file import check_regular, opened
+from fastio.files.open_file import check_regular, opened, path_of
 from fastio.files.unchanged import Unchanged
 from fastio.formats import foreign
 from fastio.formats.detect import HEAD_BYTES, SAFETENSORS, detect
@@ -41,7 +41,7 @@ def seal(path: str | os.PathLike[str], *, hashes: bool = False) -> Sealed:
 
     >>> fastio.seal("model-00001-of-00002.safetensors", hashes=True)
     """
-    path = os.fsdecode(path)
+    path = path_of("path", path)
     check_regular(path)
     with opened(path) as (fd, size):
         if detect(head(path, fd, size, HEAD_BYTES), path) != SAFETENSORS:

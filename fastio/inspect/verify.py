@@ -10,7 +10,7 @@ from fastio import formats
 from fastio.engine.load_plan import detected
 from fastio.engine.record_checksums import verify_archive
 from fastio.errors import CorruptFileError, FormatError
-from fastio.files.open_file import not_a_file, opened
+from fastio.files.open_file import not_a_file, opened, path_of
 from fastio.formats import foreign
 from fastio.formats.detect import NPY, PT, SAFETENSORS, is_legacy
 from fastio.formats.pt.tensor_names import name_tensors
@@ -45,7 +45,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     >>> fastio.verify("model.pt").checksummed
     True
     """
-    name = os.fsdecode(path)
+    name = path_of("path", path)
     if os.path.isdir(name):
         cure = "verify each file in it, or all of a model by the command `fastio verify FOLDER`"
         raise IsADirectoryError(errno.EISDIR, f"{os.strerror(errno.EISDIR)}: {cure}", name)

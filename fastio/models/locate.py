@@ -6,11 +6,10 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from fastio.errors import CorruptFileError, ShardMissingError, quoted
-from fastio.files.open_file import check_regular, is_path, opened
+from fastio.files.open_file import check_regular, is_path, opened, paths_of
 from fastio.formats import foreign
 from fastio.formats.detect import INDEX_SUFFIX
 from fastio.formats.small_reads import read_at
@@ -90,13 +89,7 @@ def read_index(path: str) -> ShardIndex:
 
 
 def _listed(where: Any) -> list[str]:
-    if isinstance(where, bytes) or not isinstance(where, Iterable):
-        raise TypeError(f"expected a path, a folder or a list of paths, got {type(where).__name__}")
-    paths = []
-    for path in where:
-        if not is_path(path):
-            raise TypeError(f"expected a list of paths, got {type(path).__name__} in it")
-        paths.append(os.fsdecode(path))
+    paths = paths_of("filename", where, "a path, a folder or a list of paths")
     if not paths:
         raise ValueError("the list of files is empty; name at least one")
     return paths
