@@ -34,7 +34,7 @@ VALUES: dict[str, Any] = {
     "tensor": torch.zeros(2),
     "none": None,
 }
-PATH, PATHS = "text bytes", "text bytes list"
+PATH, PATHS = "text", "text list"
 # The kinds that an argument takes, by its name; those of FLAGS take anything. All other kinds are wrong.
 TAKEN = {
     **dict.fromkeys(("f", "key", "force"), "none text"),
