@@ -39,6 +39,7 @@ with _held_back():
         TensorMissingError,
         ToolUnavailableError,
         TransferError,
+        UnpicklableError,
         UnsupportedError,
     )
     from fastio.formats.pt import torch_probe as _probe
@@ -174,6 +175,7 @@ __all__ = [
     "ToolUnavailableError",
     "Transfer",
     "TransferError",
+    "UnpicklableError",
     "UnsupportedError",
     "Verification",
     "__version__",

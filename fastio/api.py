@@ -88,7 +88,8 @@ def save(
     Raises:
         FormatError: the format cannot hold the object. TransferError (an OSError): the system refused.
         ToolUnavailableError: the tool that ``policy`` names cannot be used here; RefusedError: it could not do this.
-        Otherwise what ``torch.save`` raises for what cannot be pickled.
+        UnpicklableError: ``obj`` holds what cannot be pickled; the message has its place. Errors of an object's own
+        ``__reduce__`` keep their class.
 
     >>> fastio.save(model.state_dict(), "model.pt")
     """

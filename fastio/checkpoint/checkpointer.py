@@ -144,7 +144,7 @@ class Checkpointer:
         Raises:
             The error of the save before, if it was not raised yet: then nothing of this step is saved, and the next
             call saves again. TransferError (an OSError) if the system refuses. CheckpointError, naming the place, for a
-            tensor whose memory was freed, and for a container of modules that cannot be copied. What torch.save raises
+            tensor whose memory was freed, and for a container of modules that cannot be copied. UnpicklableError
             for objects that cannot be pickled. TypeError for a DataLoader of torch, which has no state to restore.
             TypeError or ValueError for other metadata.
         """
