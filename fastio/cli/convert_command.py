@@ -12,7 +12,7 @@ from fastio.errors import FastIOError
 from fastio.models.conversion import Conversion
 from fastio.models.conversion import convert as convert_files
 from fastio.progress import LossyStream
-from fastio.sizes import format_size
+from fastio.sizes import count_of, format_size
 
 _TIED = 5  # names that are shown
 
@@ -43,7 +43,7 @@ def convert(
 def _tell(found: Conversion) -> None:
     said = "compared with its checksums" if found.verified else "not verified: not all of it has checksums"
     speed = f"{found.nbytes / max(found.seconds, 1e-9) / 1e6:,.0f} MB/s"
-    amount = f"{found.tensors:,} tensor{'' if found.tensors == 1 else 's'}, {format_size(found.nbytes)}"
+    amount = f"{count_of(found.tensors, 'tensor')}, {format_size(found.nbytes)}"
     click.echo(f"{visible(found.destination)}: {amount}, in {found.seconds:.2f} s ({speed}); source {said}")
     for name in list(found.tied)[:_TIED]:
         click.echo(f"tied: {visible(name)} is {visible(found.tied[name])}")

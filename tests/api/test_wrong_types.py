@@ -38,7 +38,7 @@ PATH, PATHS = "text", "text list"
 # The kinds that an argument takes, by its name; those of FLAGS take anything. All other kinds are wrong.
 TAKEN = {
     **dict.fromkeys(("f", "key", "force"), "none text"),
-    **dict.fromkeys(("folder", "path", "directory"), PATH),
+    **dict.fromkeys(("folder", "path", "directory", "first", "second", "strip_prefix"), PATH),
     **dict.fromkeys(("places", "folders", "store", "source"), PATHS),
     **dict.fromkeys(("metadata", "into", "dtype", "wdic", "rdic", "rules", "format", "pickle_module"), "none"),
     **dict.fromkeys(("backend", "framework", "op", "when_busy", "mode", "codec", "renew", "context", "optimizer"), ""),
@@ -50,6 +50,7 @@ TAKEN = {
     "filename": PATHS,
     "destination": PATH,
     "optimizer_store": f"{PATHS} none",
+    **dict.fromkeys(("atol", "rtol"), "number fraction"),
     "capacity": "number",
     "device": "none number",
     "encoding": "text",
@@ -104,6 +105,7 @@ def cases(folder: Path) -> dict[str, Case]:
         "convert": Case(fastio.convert, {"source": pt, "destination": new}, {"force": "any"}),
         "explain": Case(fastio.explain, {"target": pt}, {"folder": "none"}),
         "verify": Case(fastio.verify, {"path": pt}),
+        "diff": Case(fastio.diff, {"first": pt, "second": tensors}),
         "seal": Case(fastio.seal, {"path": tensors}),
         "Checkpointer": Case(fastio.Checkpointer, {"folder": folder / "run"}),
         "Offload": Case(fastio.Offload, {"store": folder}, {"model": "none", "policy": "function list"}),
@@ -135,7 +137,18 @@ FURTHER = {"save": ("pickle_protocol", "pickle_module"), "load": ("pickle_module
 # Without arguments, contexts, or called by torch, or made by fastio alone.
 OTHERS = {
     *("tools", "record", "patch_torch", "patch_safetensors", "flush", "forget", "warm_up", "small_class"),
-    *("ArrayReader", "ArraySlice", "TensorReader", "TensorSlice", "Sealed", "Conversion", "Explanation", "Transfer"),
+    *(
+        "Comparison",
+        "TensorDifference",
+        "ArrayReader",
+        "ArraySlice",
+        "TensorReader",
+        "TensorSlice",
+        "Sealed",
+        "Conversion",
+        "Explanation",
+        "Transfer",
+    ),
     *("SaveResult", "ToolStatus", "Verification", "Choice", "Context", "Entry", "Policy", "Plan", "LayerCosts"),
     *("RDic", "WDic"),  # Dictionary's
     *("ActivationProfile", "Arena", "Encoded", "Schedule", "Timeline", "decode", "RandomState", "Restored"),
@@ -181,6 +194,7 @@ NAMES = (
     "convert",
     "explain",
     "verify",
+    "diff",
     "seal",
     "Checkpointer",
     "Offload",

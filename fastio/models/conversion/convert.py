@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fastio.arguments import Path, Policy, Progress, Size, Weights
 from fastio.engine.tool_selection import check
 from fastio.errors import kind_of, quoted
+from fastio.files.checkpoint_folders import DCP_METADATA
 from fastio.files.new_folders import new_folders
 from fastio.files.open_file import is_path, path_of, translate_open_limit
 from fastio.models.conversion.chunked_copy import copy_all
@@ -18,7 +19,7 @@ from fastio.models.conversion.destinations import check_free, named, new_files
 from fastio.models.conversion.model_source import of_model
 from fastio.models.conversion.npy_source import is_npy, of_npy
 from fastio.models.conversion.source_tensors import Source
-from fastio.models.locate import DCP_METADATA, locate
+from fastio.models.locate import locate
 from fastio.progress import check_progress, shown
 from fastio.results import publish
 from fastio.runtime.gc_pause import gc_paused
