@@ -14,13 +14,13 @@ import torch
 from fastio import devices
 from fastio.arguments import Device, Path, Policy, Progress, Size
 from fastio.checkpoint import at_exit
-from fastio.checkpoint.delayed_progress import after_a_second
 from fastio.checkpoint.folder.corruption import concerns_step, is_corruption
 from fastio.checkpoint.folder.manifest import LIMIT, Manifest, checked_metadata
 from fastio.checkpoint.folder.step_folders import steps_in
 from fastio.checkpoint.restoring.reading import Restored, RestoreRequest, check_step, read_step
 from fastio.checkpoint.saving.saver import Saver, SaveSettings
 from fastio.devices.argument import named_device
+from fastio.engine.delayed_progress import after_a_second
 from fastio.engine.tool_selection import check
 from fastio.errors import CheckpointError, CorruptFileError, TransferError, kind_of, quoted
 from fastio.files.open_file import path_of

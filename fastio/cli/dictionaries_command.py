@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from typing import Any
 
@@ -18,7 +17,7 @@ from fastio.dicts.sizes import describe_seconds
 from fastio.engine.plan import COLUMNS, IN_PLACE
 from fastio.inspect.dictionaries import Learned, StoredDictionary, clear, stored
 from fastio.inspect.tuning import SIZES, WORKS, Tuned, tune
-from fastio.progress import LossyStream, shown
+from fastio.progress import shown
 from fastio.sizes import count_of, format_size, parse_size
 
 
@@ -83,7 +82,7 @@ def tune_tools(where: str, largest: str, rounds: int, as_json: bool) -> None:
     if folder() is None:
         raise click.UsageError(_where())
     check_folder(where)
-    with shown(LossyStream(sys.stderr).isatty(), "tuning") as told:
+    with shown(not as_json, "tuning") as told:
 
         def tell(nbytes: int, done: int) -> None:
             before = sum(size for size in sizes if size < nbytes)

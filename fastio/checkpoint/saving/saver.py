@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from fastio.checkpoint import torch_fallback
 from fastio.checkpoint.background_write import BackgroundWrite
-from fastio.checkpoint.delayed_progress import after_a_second
 from fastio.checkpoint.folder.incremental_links import BaseStep
 from fastio.checkpoint.folder.lock import FolderLock
 from fastio.checkpoint.folder.manifest import Manifest
@@ -23,6 +22,7 @@ from fastio.checkpoint.saving.snapshot import Snapshot, Storage
 from fastio.checkpoint.saving.writing import Task, write_step
 from fastio.checkpoint.state import capture
 from fastio.checkpoint.training_pause import TrainingPause
+from fastio.engine.delayed_progress import after_a_second
 from fastio.engine.unpicklable import name_unpicklable
 from fastio.errors import CheckpointError
 from fastio.formats.pt import torch_probe
