@@ -113,19 +113,22 @@ dictionaries: $(VENV)/.user
 	cd $(VENV) && bin/python -m fastio_bench.tools.starting_dictionaries "$(CURDIR)/fastio/dicts" $(abspath $(TRACES))
 
 # The sdist, and a wheel for each Python and processor, in dist/. Pythons that are not on PATH: PYTHONS="/a/python3.10 ..."
-# To try the wheels for ARM64 as well: ARM64="3.11=qemu-aarch64 -L root root/usr/bin/python3.11"
+# To try the wheels for ARM64 as well: ARM64="3.11=qemu-aarch64 -L root root/usr/bin/python3.11; 3.13=..."
+# Some of them: WHEELS="--version 3.11 --processor x86_64"
 wheels: build/wheel-tools/.made
-	build/wheel-tools/bin/python .ci/wheels.py $(if $(PYTHONS),--pythons $(PYTHONS)) $(if $(ARM64),--arm64-python "$(ARM64)")
+	build/wheel-tools/bin/python .ci/wheels.py $(if $(PYTHONS),--pythons $(PYTHONS)) $(if $(ARM64),--arm64-python "$(ARM64)") $(WHEELS)
 
 # The quick tests with every torch from 2.6 on: ten environments, one after the other, of six gigabytes each.
+# Some of them: make torch-versions TORCH="2.6.0 2.15.0"
 torch-versions: $(VENV)/.developer
 	$(PIP) --upgrade pip
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheels .
-	$(BIN)/python .ci/torch_versions.py build/wheels/fastio-*.whl $(QUICK)
+	$(BIN)/python .ci/torch_versions.py build/wheels/fastio-*.whl $(QUICK) $(if $(TORCH),--torch $(TORCH))
 
-# All that takes hours; the page of results is docs/quality.md. Some of it: make nightly ONLY="soak wheels"
+# All that takes hours; the page of results is docs/quality.md. Some of it: make nightly ONLY="soak wheels";
+# each step in a few minutes: make nightly SMALL=1
 nightly: $(VENV)/.developer
-	$(BIN)/python .ci/nightly.py $(ONLY)
+	$(BIN)/python .ci/nightly.py $(if $(SMALL),--small) $(ONLY)
 
 clean:
 	rm -rf $(VENV) build dist
