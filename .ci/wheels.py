@@ -125,7 +125,8 @@ def wheel(
             (Path(folder) / "include" / f"{processor}-linux-gnu").symlink_to(debian.resolve())
             environment["CXXFLAGS"] = f"-idirafter {folder}/include"
         pip = (sys.executable, "-m", "pip", "--python", python)
-        build = f"--config-setting=build-dir={ROOT}/build/wheels/{version}-{processor}"
+        # One folder for all Pythons: what knows nothing of Python is compiled once.
+        build = f"--config-setting=build-dir={ROOT}/build/wheels/{processor}"
         run(*pip, "wheel", "--no-deps", "--wheel-dir", folder, build, ROOT, environment=environment)
         (built,) = Path(folder).glob("*.whl")
         # Its --plat, which would name the glibc, takes the processor of this machine only.
