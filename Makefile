@@ -38,6 +38,18 @@ QUICK := $(addprefix tests/, \
     robustness/test_interrupt_safe_thread.py robustness/test_permissions.py robustness/test_trust.py \
     transports/test_transports.py)
 
+# What `make torch-versions` runs with each torch: what depends on torch's own formats, tensors, modules and autograd.
+TORCH_TESTS := $(addprefix tests/, \
+    api/test_drop_in.py api/test_save_targets.py api/test_torch_settings.py \
+    checkpoint/test_checkpointer.py checkpoint/test_restore_into.py checkpoint/test_types.py \
+    formats/test_acceptance_safetensors.py formats/test_pickler.py formats/test_pt.py formats/test_pt_offsets.py \
+    formats/test_pt_values.py formats/test_safetensors_and_npy.py formats/test_safetensors_dtypes.py \
+    formats/test_unpickler.py formats/test_view_clones.py \
+    hybrid/test_equals_plain_training.py hybrid/test_shared_model.py \
+    models/test_load_into.py models/test_load_model.py models/test_save_model.py \
+    offload/test_manager.py offload/test_saved_tensors.py offload/test_training_features.py \
+    offload/test_version_counters.py)
+
 # What `make differential` runs.
 EXAMPLES := 20000
 SEED := 1
@@ -118,12 +130,12 @@ dictionaries: $(VENV)/.user
 wheels: build/wheel-tools/.made
 	build/wheel-tools/bin/python .ci/wheels.py $(if $(PYTHONS),--pythons $(PYTHONS)) $(if $(ARM64),--arm64-python "$(ARM64)") $(WHEELS)
 
-# The quick tests with every torch from 2.6 on: ten environments, one after the other, of six gigabytes each.
+# Those tests with every torch from 2.6 on: ten environments, one after the other, of six gigabytes each.
 # Some of them: make torch-versions TORCH="2.6.0 2.15.0"
 torch-versions: $(VENV)/.developer
 	$(PIP) --upgrade pip
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheels .
-	$(BIN)/python .ci/torch_versions.py build/wheels/fastio-*.whl $(QUICK) $(if $(TORCH),--torch $(TORCH))
+	$(BIN)/python .ci/torch_versions.py build/wheels/fastio-*.whl $(TORCH_TESTS) $(if $(TORCH),--torch $(TORCH))
 
 # All that takes hours; the page of results is docs/quality.md. Some of it: make nightly ONLY="soak wheels";
 # each step in a few minutes: make nightly SMALL=1

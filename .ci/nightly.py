@@ -64,7 +64,7 @@ STEPS = {
     ),
     "torch": Step(
         "make torch-versions",
-        "the quick tests with the oldest torch, the newest, and those between",
+        "formats, models, checkpoints and offload with the oldest torch, the newest, and those between",
         'make torch-versions TORCH="2.6.0 2.15.0"',
     ),
     "docs": Step("make docs", "the documentation is built without a warning"),

@@ -1,4 +1,4 @@
-"""Runs the quick tests with each torch in an environment of its own: ``make torch-versions``.
+"""Runs tests with each torch in an environment of its own: ``make torch-versions``.
 
 The wheel is the same for each, which is what must hold: fastio does not link torch. Prints a row for docs/support.md;
 the whole output of a version's tests is in build/torch-versions/. An environment is removed when its tests are over:
