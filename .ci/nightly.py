@@ -109,7 +109,7 @@ def run(name: str, command: str, shows: str) -> tuple[int, str]:
     sys.stdout.write(f"{name}: {result.strip('*')} after {minutes:.1f} minutes; {last}\n")
     sys.stdout.flush()
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    return status, f"| {name} | {shows} | {today} | {commit()} | `{command}` | {result} | {minutes:.0f} | `{last}` |"
+    return status, f"| {name} | {shows} | {today} | {commit()} | `{command}` | {result} | {minutes:.1f} | `{last}` |"
 
 
 def commit() -> str:
@@ -133,8 +133,8 @@ def page(rows: dict[str, str]) -> str:
     where = f"{platform.system()} {platform.release()}, {platform.machine()}, {os.cpu_count()} processors"
     head = f"""# Quality
 
-What `make nightly` found when each of its steps ran last, lately on {where}. A step that is not listed did not run.
-A `+` behind a commit: some files were changed since.
+What `make nightly` found when each of its steps ran last; the latest run was on {where}. A
+step that is not listed did not run. A `+` behind a commit: some files differed from it.
 
 | step | what it shows | date | commit | command | result | minutes | its last words |
 |---|---|---|---|---|---|---|---|
