@@ -147,7 +147,7 @@ clean:
 
 # The build tools first and by name: the package is then built without isolation, so that a second build is incremental.
 $(VENV)/.tools: constraints.txt
-	@echo "setting up $(VENV): a minute or two, once"
+	@echo "setting up $(VENV), once"
 	@$(NEW_VENV) $(VENV)
 	$(PIP) scikit-build-core nanobind cmake ninja
 	@touch $@
@@ -170,7 +170,7 @@ $(VENV)/.user: $(VENV)/.tools $(PROJECT)
 	@touch $@
 
 $(VENV)/.developer: $(VENV)/.tools $(PROJECT)
-	@echo "installing fastio and its developers' packages into $(VENV): a few minutes, once"
+	@echo "installing fastio and its developers' packages into $(VENV): about a minute on two idle cores, once"
 	$(PIP) --no-build-isolation '.[bench,dev,peers]'
 	$(PIP) --no-deps $(KVIKIO)
 	@touch $@ $(VENV)/.user
