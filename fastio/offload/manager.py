@@ -236,8 +236,10 @@ class Offload(SavedTensors):
         """Wait for pending transfers and close the store. Graphs that are still alive cannot run backward any more.
 
         Also ends a forward pass whose ``__exit__`` was interrupted before its first line, which Python code cannot
-        prevent.
+        prevent. Does nothing in a forked process, where all of this is the parent's.
         """
+        if os.getpid() != self._process:
+            return
         here = self._threads.here()
         if here is not None:  # another thread cannot end it
             self._leave(here)

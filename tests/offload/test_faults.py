@@ -496,11 +496,11 @@ def test_a_hundred_failed_passes_do_not_leak(tmp_path: Path) -> None:
     with BlockStore(tmp_path, 64 << 10) as store:
         offload = fastio.Offload(store=store, policy="all", budget=0, codec="none")
         before: dict[str, int] = {}
-        for number in range(100):
+        for number in range(100):  # the first one warns
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
                 same(trained(model, loss, offload), plain)
-            assert ["stay in memory" in str(one.message) for one in warned] == [True]
+            assert ["stay in memory" in str(one.message) for one in warned] == [True] * (number == 0)
             if number == 10:
                 before = census(store)
         after = census(store)

@@ -20,8 +20,8 @@ from fastio.offload import BlockStore
 from fastio.offload.autograd.hooks import Handle
 from fastio.offload.autograd.trace import SavedRecord, Trace
 from fastio.offload.planning.planner import _REMEMBERED, Planner
+from fastio.offload.stores.copies import CpuCopies
 from fastio.offload.stores.staged_store import StagedStore
-from late_copies import HostCopies
 
 
 def rrelu(x: Tensor) -> Tensor:
@@ -264,7 +264,7 @@ def test_failed_read_keeps_no_graph_alive(staged: bool, tmp_path: Path) -> None:
     network = nn.Sequential(*[nn.Linear(256, 256) for _ in range(40)])
     for _ in range(2):
         below = Broken(tmp_path)
-        store: Any = StagedStore(below, HostCopies(), 4 << 20) if staged else below
+        store: Any = StagedStore(below, CpuCopies(), 4 << 20) if staged else below
         offload = fastio.Offload(store=store, policy="all", budget="1MiB")
         with offload:
             loss = network(torch.randn(512, 256)).square().mean()
