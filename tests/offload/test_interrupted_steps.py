@@ -60,10 +60,13 @@ class Training:
 
     def check(self, where: str) -> None:
         """Check that nothing of the interrupted step is left, and that the next one gives the plain gradients."""
+        refused = ""
         try:
             self.step()
         except RuntimeError as error:
-            assert "in use already in this thread" in str(error), where
+            refused = str(error)
+        if refused:
+            assert "in use already in this thread" in refused, (where, refused)
             assert where.partition(":")[0] in LEAVING, where
             self.offload.close()
             self.begin()

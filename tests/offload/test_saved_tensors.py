@@ -411,3 +411,21 @@ def test_tensor_whose_memory_is_freed_stays(tmp_path: Path, codec: Any) -> None:
     loss.backward()
     assert torch.equal(x.grad, torch.full((64, 64), 3.0))  # type: ignore[arg-type]
     offload.close()
+
+
+def test_tensor_whose_memory_is_freed_between_two_backward_passes_is_read(tmp_path: Path) -> None:
+    """The first one got the memory that the program has, too."""
+    offload = fastio.Offload(store=tmp_path, policy="all", codec="none")
+    x = torch.rand(64, 64, requires_grad=True)
+    with offload:
+        y = x * 2
+        loss = y.sin().sum()
+    loss.backward(retain_graph=True)
+    expected, x.grad = x.grad, None
+    with offload._lock:
+        offload._tiers.unload_all()
+    y.untyped_storage().resize_(0)
+    loss.backward()
+    assert torch.equal(x.grad, expected)  # type: ignore[arg-type]
+    assert offload.counts.reads > 0
+    offload.close()
