@@ -145,13 +145,13 @@ class Offload(SavedTensors):
             self._planner.tighten()
 
     def begin_thread(self) -> ThreadPass:
-        """See :class:`fastio.offload.autograd.module_hooks.Owner`."""
+        """Begin a pass of a thread that a module's forward brings. Called by ModuleHooks."""
         here = self._begin(taken=True)
         self._begin_recording(here)
         return here
 
     def end_thread(self, here: ThreadPass, completed: bool) -> None:
-        """See :class:`fastio.offload.autograd.module_hooks.Owner`."""
+        """End a thread's pass, and remove its hooks. ``completed``: the forward raised no exception."""
         step = here.step
         self._leave(here)
         if step is not None and completed:
