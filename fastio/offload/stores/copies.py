@@ -40,8 +40,11 @@ class CpuCopies:
         streaming_copy(host, address, nbytes)
         return None
 
-    def fence(self) -> Event | None:
-        """Return the event that a copy back follows. Call it right after its target was allocated."""
+    def fence(self, stream: Stream | None = None) -> Event | None:
+        """Return the event that a copy back follows, on a stream: by default the current one.
+
+        Call it right after its target was allocated there.
+        """
         return None
 
     def back(self, host: int, address: int, nbytes: int, fence: Event | None) -> Event | None:
@@ -87,10 +90,10 @@ class DeviceCopies(CpuCopies):
             self.issued += 1
             return self._copy(self._out, host, address, nbytes, True)
 
-    def fence(self) -> Event:
+    def fence(self, stream: Stream | None = None) -> Event:
         """See :class:`CpuCopies`."""
         with _REFUSED:
-            return self._accelerator.current_stream(self._device).record_event()
+            return (stream or self._accelerator.current_stream(self._device)).record_event()
 
     def back(self, host: int, address: int, nbytes: int, fence: Event | None) -> Event | None:
         """See :class:`CpuCopies`."""

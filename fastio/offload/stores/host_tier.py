@@ -96,7 +96,7 @@ class HostTier(Tier):
             if saved.accelerator is not None:
                 saved.home = saved.accelerator.current_stream(saved.device)
                 copies.follow(saved.copied, saved.copied_number)
-            saved.arrived = copies.back(saved.block, buffer.address, saved.stored_nbytes, copies.fence())
+            saved.arrived = copies.back(saved.block, buffer.address, saved.stored_nbytes, copies.fence(saved.home))
             saved.state = State.INFLIGHT
             self._loaded.add(saved)
         except BaseException:  # an interrupt may come after the copy was issued
