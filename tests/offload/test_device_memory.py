@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import simulated
+from fastio import devices
 from fastio.offload.manager import Offload
 from fastio.offload.planning.schedule import Schedule
 
@@ -183,6 +184,37 @@ def test_a_step_that_runs_out_of_memory_runs_again_with_a_tighter_plan(tmp_path:
     assert report.tightened == 1
     assert "memory ran out once" in str(report)
     made[0].close()
+
+
+def test_an_error_that_an_offload_answered_tightens_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [0]
+    monkeypatch.setattr(type(devices.of("simulated")), "out_of_memory_errors", lambda *_: errors[0])
+    model, x = perceptron().to("simulated"), torch.randn(1024, 64).to("simulated")
+    one, other = Offload(store=tmp_path), Offload(store=tmp_path)
+
+    def step(offload: Offload, fails: bool = False) -> None:
+        with offload:
+            loss = model(x).square().mean()
+            if fails:
+                errors[0] += 1
+                raise torch.OutOfMemoryError("no room")
+        loss.backward()
+
+    for _ in range(4):
+        step(one)
+        step(other)
+    with pytest.raises(torch.OutOfMemoryError):
+        step(one, fails=True)
+    step(other)
+    assert (one.report().tightened, other.report().tightened) == (1, 0)
+    errors[0] += 1  # in a backward pass: it may be any one's
+    step(other)
+    step(one)
+    assert (one.report().tightened, other.report().tightened) == (2, 1)
+    one.close()
+    other.close()
 
 
 def test_a_step_that_no_plan_helps_raises_its_error(tmp_path: Path) -> None:

@@ -379,6 +379,7 @@ if child == 0:
         assert all(parameter.grad is None for parameter in model.parameters())
         del value
         assert offload.saved_tensors_alive > 0  # the parent's
+        offload.close()  # likewise: nothing happens
         del offload
         with fastio.Offload(store=sys.argv[1], policy="all", budget=0) as own:  # its own works
             value = model(x).square().mean()

@@ -39,6 +39,7 @@ class ForwardPass:
         self.number = number
         self.trace = Trace()
         self.recompute_room = 0  # bytes to leave free for what a recomputation reads
+        self.warms_up = False  # the first pass of its shape on an accelerator: no profile is made of it
         self.refused = False  # the store failed: later tensors stay in memory
         self.saved_tensors: dict[int, SavedTensor] = {}
         self.kept_nbytes = 0  # of saved tensors that the plan keeps in memory
@@ -157,6 +158,7 @@ class ForwardPass:
         if ordinal == 0:
             profile = self._profile = self._planner.profile_for(made[0], self._device)
             self.recompute_room = 0 if profile is None else profile.recompute_room
+            self.warms_up = self._is_accelerated and self._planner.is_new(made[0])
             if profile is not None and not profile.timed:
                 self._times = ComputeTimes()
             elif profile is not None and profile.placements:

@@ -102,7 +102,8 @@ class Recomputation:
         if self._policy is not None:
             return self._place_by_policy(self._policy, step, saved, placement)
         if step.is_profiled:
-            self._note_candidate(step, saved)
+            if not step.warms_up:
+                self._note_candidate(step, saved)
             return placement
         if self._recorder.wanted is None:
             self._recorder.wanted = step.recomputing_operators
