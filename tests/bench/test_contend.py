@@ -348,6 +348,7 @@ class TestCommand:
         assert [row[1] for row in training["rows"]] == [PLAIN_WAY, f"offload {THROUGH}", f"offload {PAST}"] * 2
         assert all(kept > 0 for row in host["rows"] for kept in row[1:])
 
+    @pytest.mark.slow
     @pytest.mark.simulated
     @pytest.mark.parametrize("steps", [2, pytest.param(4, marks=pytest.mark.nightly)])
     def test_only_transfers_through_the_host_lose_bandwidth(
