@@ -106,4 +106,4 @@ def server(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Iterator[
 @pytest.fixture
 def progress_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints report their progress at once instead of after a delay."""
-    monkeypatch.setattr("fastio.checkpoint.delayed_progress._SECONDS", 0.0)
+    monkeypatch.setattr("fastio.engine.delayed_progress._SECONDS", 0.0)
