@@ -381,7 +381,7 @@ def test_progress_reports_the_total_if_the_job_ended_before_the_wait() -> None:
 
     before = len(sys._current_frames())
     with under_way(work, control, WORTH_A_THREAD) as job:
-        assert ended.wait(30)
+        assert ended.wait(300)
         while len(sys._current_frames()) > before:  # its thread still runs
             time.sleep(0.001)
         assert [job.wait(lambda *report: reports.append(report)) for _ in range(2)] == ["done", "done"]

@@ -65,7 +65,7 @@ def train(make: Any, shape: tuple[int, ...], around: Any, steps: int = 5) -> lis
 
 
 def test_24_layers_train_in_half_of_the_memory(tmp_path: Path) -> None:
-    shape = (8, 96, 128)
+    shape = (8, 64, 128)
     plain, need = peak_after(train, transformer, shape, contextlib.nullcontext())
     with limited_to(need // 2), pytest.raises(torch.OutOfMemoryError):
         train(transformer, shape, contextlib.nullcontext())
@@ -79,7 +79,7 @@ def test_24_layers_train_in_half_of_the_memory(tmp_path: Path) -> None:
 
 
 def test_ten_times_the_batch_trains_in_the_same_memory(tmp_path: Path) -> None:
-    rows = 512
+    rows = 256
     _, need = peak_after(train, perceptron, (rows, 64), contextlib.nullcontext(), 3)
     plain = train(perceptron, (10 * rows, 64), contextlib.nullcontext(), 3)
     offload = Offload(store=tmp_path, policy="all", budget=0)
@@ -232,8 +232,8 @@ def test_a_step_that_no_plan_helps_raises_its_error(tmp_path: Path) -> None:
 
 
 def test_a_forward_pass_that_ran_out_of_memory_can_be_repeated(tmp_path: Path) -> None:
-    _, need = peak_after(train, perceptron, (4096, 64), contextlib.nullcontext(), 2)
-    model, x = perceptron().to("simulated"), torch.randn(4096, 64).to("simulated")
+    _, need = peak_after(train, perceptron, (2048, 64), contextlib.nullcontext(), 2)
+    model, x = perceptron().to("simulated"), torch.randn(2048, 64).to("simulated")
     offload = Offload(store=tmp_path)
 
     def step() -> None:

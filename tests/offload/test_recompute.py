@@ -60,7 +60,7 @@ def lstm() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
 
 def cells() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
     """A recurrent network of a cell, whose sum of gates is not saved."""
-    x = noise(8, 32, 64)
+    x = noise(4, 32, 64)
 
     def loss(m: nn.Module) -> Tensor:
         h = c = torch.zeros(32, 96)
