@@ -28,7 +28,8 @@ GUARDS = {
     "formats/npy.py": "formats/test_acceptance_npy.py formats/test_safetensors_and_npy.py",
     "formats/safetensors": "formats/test_acceptance_safetensors.py formats/test_safetensors_dtypes.py "
     "formats/test_safetensors_and_npy.py formats/test_foreign_files.py",
-    "formats/pt": "formats/test_pt.py formats/test_pt_offsets.py formats/test_pt_values.py formats/test_unpickler.py",
+    "formats/pt": "formats/test_pt.py formats/test_pt_offsets.py formats/test_pt_values.py formats/test_unpickler.py "
+    "formats/test_view_clones.py",
     "dicts": "dictionaries api/test_policy.py",
     "offload/planning": "offload/test_plan.py offload/test_saved_tensors.py",
     "hybrid/planning": "hybrid/test_plan.py hybrid/test_timeline.py",
