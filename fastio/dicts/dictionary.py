@@ -18,12 +18,13 @@ from fastio.dicts.explain import Explanation, explain_tuner
 from fastio.dicts.files import errors_naming, read_plain, write_plain
 from fastio.dicts.json_form import MOST_CONTEXTS, parse_tuner, parse_tuners, plain_tuners
 from fastio.dicts.lookup import look_up
-from fastio.dicts.priors import Rule, parse_rules, rule_for
+from fastio.dicts.priors import Rule, checked_rules, parse_rules, rule_for
 from fastio.dicts.renewal import Renewal
 from fastio.dicts.shipped import shipped_rules
 from fastio.dicts.sizes import bucket_of
 from fastio.dicts.tuner import Tuner
-from fastio.errors import DictionaryError, quoted
+from fastio.errors import DictionaryError, kind_of, quoted
+from fastio.files.open_file import path_of
 from fastio.runtime.fork_safe_lock import lock_across_forks
 
 SAVE, LOAD = "save", "load"
@@ -64,7 +65,7 @@ class Dictionary:
         self.tuners: dict[Context, Tuner] = {}
         self.listener: Listener | None = None
         self._kept: dict[Context, dict[str, Any]] = {}
-        self._rules = None if rules is None else list(rules)
+        self._rules = None if rules is None else checked_rules(rules)
         self._renewal = Renewal(renew, clock)
         self._warm: set[tuple[str, ...]] = set()  # (tool, op, device) and (op, device) of the calls so far
 
@@ -152,7 +153,7 @@ class Dictionary:
 
     def dump(self, path: str | os.PathLike[str]) -> None:
         """Write the dictionary as JSON, atomically. Raises OSError where the file cannot be written."""
-        write_plain(path, self.__getstate__())
+        write_plain(path_of("path", path), self.__getstate__())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, learn: bool = True) -> Dictionary:
@@ -160,8 +161,9 @@ class Dictionary:
 
         ``learn=False`` freezes it; a file that says ``"learn": false`` is frozen anyway.
         """
-        with errors_naming(path):
-            plain = read_plain(path)
+        name = path_of("path", path)
+        with errors_naming(name):
+            plain = read_plain(name)
             dictionary = cls.__new__(cls)
             dictionary.__setstate__(plain if learn else {**plain, "learn": False})
             return dictionary
@@ -245,6 +247,8 @@ class Dictionary:
 
     def _own(self, context: Context) -> Context:
         """The context of this dictionary's operation: for a load, a WDic uses the matching save with the most calls."""
+        if not isinstance(context, Context):
+            raise TypeError(f"context={quoted(context)} is {kind_of(context)}: expected a fastio.dicts.Context")
         if self.op is None or context.op == self.op:
             return context
         if self.op == SAVE:

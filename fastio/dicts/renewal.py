@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fastio.errors import kind_of, quoted
+
 
 class Renewal:
     """Tells when a renewal is due. ``text`` is ``""``, ``"5000"`` (calls) or ``"3600s"`` (seconds of ``clock``)."""
@@ -11,6 +13,8 @@ class Renewal:
     def __init__(self, text: str, clock: Callable[[], float]) -> None:
         if not isinstance(text, str):
             raise ValueError(f"renew={text!r}: expected text: '' for never, '5000' for calls or '3600s' for seconds")
+        if not callable(clock):
+            raise TypeError(f"clock={quoted(clock)} is {kind_of(clock)}: expected a function that returns seconds")
         number = text.strip().removesuffix("s")
         if text.strip() and (not number.isascii() or not number.isdigit() or int(number) == 0):
             raise ValueError(f"renew={text!r}: expected '' for never, '5000' for calls or '3600s' for seconds")
