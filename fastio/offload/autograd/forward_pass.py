@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,7 +14,7 @@ from fastio.memory.raw_memory import storage_bytes
 from fastio.offload.autograd.compute_times import ComputeTimes
 from fastio.offload.autograd.hooks import Kind
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
-from fastio.offload.autograd.trace import RECOMPUTED, SavedRecord, Trace, dominant_kind, kind_of
+from fastio.offload.autograd.trace import RECOMPUTED, OperatorCall, SavedRecord, Trace, dominant_kind, kind_of
 from fastio.offload.autograd.version_counters import counter_of, witness_of
 from fastio.offload.autograd.views import Span, span_to_save
 from fastio.offload.planning.history import Run
@@ -133,9 +133,9 @@ class ForwardPass:
         return self._profile is None
 
     @property
-    def recomputing_operators(self) -> frozenset[Any]:
-        """The operators that the plan runs again."""
-        return frozenset() if self._profile is None else self._profile.recomputing_operators
+    def recomputing_calls(self) -> frozenset[OperatorCall]:
+        """The calls of operators that the plan runs again."""
+        return frozenset() if self._profile is None else self._profile.recomputing_calls
 
     def saved_by(self, operator: int, saved: SavedTensor) -> None:
         """Record that an operator saved these bytes: backward needs all that one operator saved at once."""
