@@ -19,7 +19,6 @@ from fastio.dicts.files import errors_naming, read_plain, write_plain
 from fastio.dicts.json_form import MOST_CONTEXTS, parse_tuner, parse_tuners, plain_tuners
 from fastio.dicts.lookup import look_up
 from fastio.dicts.priors import Rule, parse_rules, rule_for
-from fastio.dicts.renewal import Renewal
 from fastio.dicts.shipped import shipped_rules
 from fastio.dicts.sizes import bucket_of
 from fastio.dicts.tuner import Tuner
@@ -38,6 +37,26 @@ class Listener(Protocol):
     def on_learned(self) -> None: ...
 
     def on_damaged(self, error: DictionaryError) -> None: ...
+
+
+class _Renewal:
+    """When all is measured again: ``""`` never, ``"5000"`` calls, ``"3600s"`` seconds (Fastensor, section 4.1)."""
+
+    def __init__(self, text: str, clock: Callable[[], float]) -> None:
+        number = text.strip().removesuffix("s") if isinstance(text, str) else "?"
+        if text != "" and not (number.isascii() and number.isdigit() and int(number)):
+            raise ValueError(f"renew={text!r}: expected '' for never, '5000' for calls or '3600s' for seconds")
+        self.calls = 0
+        self._now: Callable[[], float] = clock if text.strip().endswith("s") else lambda: self.calls
+        self._every = int(number or 0)
+        self._since = self._now() if number else 0.0
+
+    def due(self) -> bool:
+        """Whether a renewal is due. If so, the next period begins."""
+        if not self._every or (now := self._now()) - self._since < self._every:
+            return False
+        self._since = now
+        return True
 
 
 class Dictionary:
@@ -65,7 +84,7 @@ class Dictionary:
         self.listener: Listener | None = None
         self._kept: dict[Context, dict[str, Any]] = {}
         self._rules = None if rules is None else list(rules)
-        self._renewal = Renewal(renew, clock)
+        self._renewal = _Renewal(renew, clock)
         self._warm: set[tuple[str, ...]] = set()  # (tool, op, device) and (op, device) of the calls so far
 
     def __repr__(self) -> str:
@@ -102,7 +121,7 @@ class Dictionary:
             if first:
                 self._warm.update((key, key[1:]))
             self._tuner(context).observe(nbytes, tool, seconds, first=first)
-            self._renewal.count()
+            self._renewal.calls += 1
         if self.listener is not None:
             self.listener.on_learned()
 
