@@ -43,7 +43,7 @@ class _Renewal:
     """When all is measured again: ``""`` never, ``"5000"`` calls, ``"3600s"`` seconds (Fastensor, section 4.1)."""
 
     def __init__(self, text: str, clock: Callable[[], float]) -> None:
-        number = text.strip().removesuffix("s") if isinstance(text, str) else "?"
+        number = text.strip().removesuffix("s") if isinstance(text, str) else "?"  # type: ignore[redundant-expr]
         if text != "" and not (number.isascii() and number.isdigit() and int(number)):
             raise ValueError(f"renew={text!r}: expected '' for never, '5000' for calls or '3600s' for seconds")
         self.calls = 0
