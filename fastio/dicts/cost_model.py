@@ -113,9 +113,9 @@ class CostModel:
         for knot, _ in _knots("", bucket) if common else ():
             self._widen(("", knot), constants.BENT)
 
-    def change(self, seen: Prediction, residual: float, noise: float) -> None:
+    def change(self, seen: Prediction, residual: float, noise: float, level: float) -> None:
         """As :meth:`update`, after a change of the tool's or the machine's speed: both may move far."""
-        self._widen(_LEVEL, constants.CHANGED_LEVEL)
+        self._widen(_LEVEL, level)
         self._widen((seen.tool, _SPEED), constants.CHANGED_SPEED)
         self.update(self._seen(seen.tool, seen.terms, seen.weights, residual), noise, stalls=False)
 

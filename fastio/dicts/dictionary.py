@@ -147,17 +147,13 @@ class Dictionary:
             choice = self._look_up(context, nbytes, tools)
             return replace(explanation, tool=choice.tool, reason=choice.reason)
 
-    def times(self, context: Context, nbytes: int, candidates: Sequence[str]) -> dict[str, float]:
+    def times(
+        self, context: Context, nbytes: int, candidates: Sequence[str], *, keep: bool = False
+    ) -> dict[str, float]:
         """The expected seconds of each tool that was measured at or near the size, the fastest first.
 
-        The last observations may be missing: see :meth:`fastio.dicts.tuner.Tuner.times`.
+        The last observations may be missing. ``keep`` is for choices: see :meth:`fastio.dicts.tuner.Tuner.times`.
         """
-        return self.times_for_choice(context, nbytes, candidates, keep=False)
-
-    def times_for_choice(
-        self, context: Context, nbytes: int, candidates: Sequence[str], *, keep: bool
-    ) -> dict[str, float]:
-        """As :meth:`times`. ``keep``: see :meth:`fastio.dicts.tuner.Tuner.times`."""
         tools = _tuple(candidates)
         with LOCK:
             tuner = self._known(self._own(context))

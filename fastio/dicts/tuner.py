@@ -252,9 +252,10 @@ class Tuner:
         if detector.detect(seen.residual, seen.variance + noise, slowed):
             if seen.residual > 0:  # remember the old speed while the tool is slower
                 record.doubt(self._exploration.spent, self._model.speed(tool))
-                self._model.change(seen, min(seen.residual, detector.suspicion or seen.residual), noise)
+                residual = min(seen.residual, detector.suspicion or seen.residual)
+                self._model.change(seen, residual, noise, constants.CHANGED_LEVEL)
             elif slowed:
-                self._model.change(seen, seen.residual, noise)
+                self._model.change(seen, seen.residual, noise, constants.CHANGED_LEVEL)
             else:
                 self._sped_up(seen, noise)
                 if not (cell := record.cell(bucket)).values:
@@ -292,7 +293,7 @@ class Tuner:
 
         All times were taken while it was slower, some perhaps before that: none is stored any longer.
         """
-        self._model.change(seen, seen.residual, noise)
+        self._model.change(seen, seen.residual, noise, constants.SPED_UP_LEVEL)
         if seen.residual < -constants.FAR:
             for record in self.records.values():
                 for cell in record.samples.values():
