@@ -117,6 +117,8 @@ class CostModel:
         """As :meth:`update`, after a change of the tool's or the machine's speed: both may move far."""
         self._widen(_LEVEL, level)
         self._widen((seen.tool, _SPEED), constants.CHANGED_SPEED)
+        for key in [key for key in self._terms if key[0] == seen.tool and key[1] >= 0]:
+            self._widen(key, constants.CHANGED_CURVE)
         self.update(self._seen(seen.tool, seen.terms, seen.weights, residual), noise, stalls=False)
 
     def walk(self, tools: Iterable[str], calls: int) -> None:
