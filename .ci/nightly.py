@@ -1,7 +1,8 @@
 """Runs what takes hours, and writes one page of its results: ``make nightly``.
 
 Each step is a command; its exit status, time and last words go to docs/quality.md, its whole output to build/nightly/.
-A step that fails does not stop the others. Some of them: ``make nightly ONLY="wheels soak"``.
+A step that fails does not stop the others, and the page keeps what earlier runs found of steps that do not run this
+time. Some of them: ``make nightly ONLY="wheels soak"``; each in minutes: ``make nightly SMALL=1``.
 """
 
 from __future__ import annotations
@@ -15,33 +16,63 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTEST = ".venv/bin/pytest -q --numprocesses=2 --dist=loadfile"
 
-# What runs, and what it shows when it passes.
+
+class Step(NamedTuple):
+    """What runs, what it shows when it passes, and what runs instead of it in a few minutes."""
+
+    command: str
+    shows: str
+    small: str = ""
+
+
 STEPS = {
-    "check": ("make check", "linters, types, layers of imports"),
-    "test": ("make test", "the whole suite"),
-    "more": (
+    "check": Step("make check", "linters, types, layers of imports"),
+    "test": Step("make test", "the whole suite", "make quick"),
+    "more": Step(
         f"{PYTEST} -m 'nightly or hypothesis' --hypothesis-profile=nightly",
         "what the suite does in small, in full",
+        f"{PYTEST} -m hypothesis tests/formats tests/offload",
     ),
-    "native": ("make native-test native-test-threads", "the C++ tests under the three sanitizers"),
-    "nvme": ("make test-nvme", "the block store's drivers on an emulated machine with NVMe disks"),
-    "differential": ("make differential EXAMPLES=100000", "fastio does with generated objects what torch does"),
-    "kills": (
+    "native": Step(
+        "make native-test native-test-threads", "the C++ tests under the three sanitizers", "make native-test"
+    ),
+    "nvme": Step("make test-nvme", "the block store's drivers on an emulated machine with NVMe disks"),
+    "differential": Step(
+        "make differential EXAMPLES=100000",
+        "fastio does with generated objects what torch does",
+        "make differential EXAMPLES=5000",
+    ),
+    "mutants": Step(
+        ".venv/bin/python .ci/mutants.py --minutes 60",
+        "tests fail where the code is changed by one operator or constant",
+        ".venv/bin/python .ci/mutants.py --minutes 5",
+    ),
+    "kills": Step(
         f"{PYTEST} -m 'nightly or not nightly' "
         "tests/robustness/test_killed.py tests/robustness/test_interrupted.py tests/bench/test_interrupts.py",
         "a process that is killed or interrupted leaves the whole old or the whole new file",
     ),
-    "soak": (
+    "soak": Step(
         "cd .venv && bin/python ../tests/support/soak.py --minutes 30",
-        "saves, loads, offloaded steps for half an hour: no memory, no descriptors, no threads are lost",
+        "saves, loads, offloaded steps: no memory, no descriptors, no threads are lost",
+        "cd .venv && bin/python ../tests/support/soak.py --minutes 5",
     ),
-    "torch": ("make torch-versions", "the quick tests with the oldest torch, the newest, and those between"),
-    "docs": ("make docs", "the documentation is built without a warning"),
-    "wheels": ("make wheels", "wheels for each Python and processor, checked and tried"),
+    "torch": Step(
+        "make torch-versions",
+        "formats, models, checkpoints and offload with the oldest torch, the newest, and those between",
+        'make torch-versions TORCH="2.6.0 2.15.0"',
+    ),
+    "docs": Step("make docs", "the documentation is built without a warning"),
+    "wheels": Step(
+        "make wheels",
+        "wheels for each Python and processor, checked and tried",
+        "make wheels WHEELS='--version 3.11 --processor x86_64'",
+    ),
 }
 
 
@@ -49,44 +80,66 @@ def main() -> int:
     """Run the steps that were asked for; 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "quality.md")
+    parser.add_argument("--small", action="store_true", help="each step in a few minutes")
     parser.add_argument("only", nargs="*", choices=[[], *STEPS], help="these steps alone")
     asked = parser.parse_args()
-    logs = ROOT / "build" / "nightly"
-    logs.mkdir(parents=True, exist_ok=True)
-    rows, failed = [], False
+    rows = rows_of(asked.out)
+    failed = False
     for name in asked.only or STEPS:
-        command, shows = STEPS[name]
-        began = time.monotonic()
-        with open(logs / f"{name}.log", "w+") as log:
-            status = subprocess.run(["bash", "-c", command], cwd=ROOT, stdout=log, stderr=log, check=False).returncode
-            log.seek(0)
-            words = [line.strip() for line in log if line.strip()]
+        step = STEPS[name]
+        command = (asked.small and step.small) or step.command
+        status, rows[name] = run(name, command, step.shows)
         failed |= bool(status)
-        minutes = (time.monotonic() - began) / 60
-        last = re.sub(r"[|`\x1b]", " ", words[-1] if words else "")[:120]
-        rows.append(f"| {name} | {shows} | {'**failed**' if status else 'passed'} | {minutes:.0f} | `{last}` |")
-        sys.stdout.write(f"{name}: {'failed' if status else 'passed'} after {minutes:.1f} minutes; {last}\n")
-        sys.stdout.flush()
-    asked.out.write_text(page(rows))
+        asked.out.write_text(page(rows))
     return int(failed)
 
 
-def page(rows: list[str]) -> str:
-    """The page: when and where it ran, and a row for each step."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
+def run(name: str, command: str, shows: str) -> tuple[int, str]:
+    """The exit status of a step, and its row of the table."""
+    logs = ROOT / "build" / "nightly"
+    logs.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    with open(logs / f"{name}.log", "w+") as log:
+        status = subprocess.run(["bash", "-c", command], cwd=ROOT, stdout=log, stderr=log, check=False).returncode
+        log.seek(0)
+        words = [line.strip() for line in log if line.strip()]
+    minutes = (time.monotonic() - began) / 60
+    result = "**failed**" if status else "passed"
+    last = re.sub(r"[|`\x1b]", " ", words[-1] if words else "")[:120]
+    sys.stdout.write(f"{name}: {result.strip('*')} after {minutes:.1f} minutes; {last}\n")
+    sys.stdout.flush()
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    return status, f"| {name} | {shows} | {today} | {commit()} | `{command}` | {result} | {minutes:.1f} | `{last}` |"
+
+
+def commit() -> str:
+    """The commit that was tried, ``+`` if files differ from it: the page itself may."""
+    asked = ["git", "describe", "--always", "--exclude=*"]
+    described = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ".", ":!docs/quality.md"], cwd=ROOT, check=False)
+    return (described or "unknown") + ("+" if changed.returncode else "")
+
+
+def rows_of(written: Path) -> dict[str, str]:
+    """The rows of a page that is there, by step."""
+    if not written.is_file():
+        return {}
+    lines = [line for line in written.read_text().splitlines() if line.count("|") == 9]
+    return {name: line for line in lines if (name := line.split("|")[1].strip()) in STEPS}
+
+
+def page(rows: dict[str, str]) -> str:
+    """The page: where it ran, and a row for each step."""
     where = f"{platform.system()} {platform.release()}, {platform.machine()}, {os.cpu_count()} processors"
     head = f"""# Quality
 
-What `make nightly` found on {today} at commit {commit or "unknown"}, on {where}. `.ci/nightly.py` has the commands; a
-step that is not listed did not run.
+What `make nightly` found when each of its steps ran last; the latest run was on {where}. A
+step that is not listed did not run. A `+` behind a commit: some files differed from it.
 
-| step | what it shows | result | minutes | its last words |
-|---|---|---|---|---|
+| step | what it shows | date | commit | command | result | minutes | its last words |
+|---|---|---|---|---|---|---|---|
 """
-    return head + "\n".join(rows) + "\n"
+    return head + "\n".join(rows[name] for name in STEPS if name in rows) + "\n"
 
 
 if __name__ == "__main__":

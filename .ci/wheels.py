@@ -3,9 +3,11 @@
 A wheel for each Python and processor, by one compiler, zig's Clang: it has the symbol versions of glibc 2.28, so that
 no old Linux is needed, and it compiles for ARM64 on x86-64. auditwheel names the wheels by the oldest glibc that has
 their symbols, 2.28 at most; twine checks what an index will show. Each wheel's native part is then run with nothing on
-the path: those for ARM64 by the Pythons of --arm64-python, as "3.11=qemu-aarch64 -L root root/usr/bin/python3.11".
+the path: those for ARM64 by the Pythons of --arm64-python, as "3.11=qemu-aarch64 -L root root/usr/bin/python3.11";
+semicolons part several. Those that were not tried are named at the end.
 
-The Pythons are looked for on PATH and in --pythons; those that are missing are named, and the exit status is 1.
+The Pythons, with their headers, are looked for on PATH and in --pythons; those that are missing are named, and why
+others do not serve, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -34,16 +36,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--pythons", type=Path, nargs="*", default=[], help="interpreters that are not on PATH")
-    parser.add_argument(
-        "--arm64-python", nargs="*", default=[], metavar="X.Y=COMMAND", help="how to start an ARM64 Python"
-    )
+    parser.add_argument("--arm64-python", default="", metavar="X.Y=COMMAND;...", help="how to start ARM64 Pythons")
     parser.add_argument("--version", nargs="*", choices=VERSIONS, default=list(VERSIONS), dest="versions")
     parser.add_argument("--processor", nargs="*", choices=PROCESSORS, default=list(PROCESSORS), dest="processors")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     run(sys.executable, "-m", "build", "--sdist", "--outdir", asked.out, ROOT)
-    found = pythons(asked.pythons)
-    arm = {version: shlex.split(command) for version, _, command in (one.partition("=") for one in asked.arm64_python)}
+    found, refused = pythons(asked.pythons)
+    named = (one.partition("=") for one in asked.arm64_python.split(";") if one.strip())
+    arm = {version.strip(): shlex.split(command) for version, _, command in named}
     missing = [version for version in asked.versions if version not in found]
     with tempfile.TemporaryDirectory(prefix="fastio-wheels-") as folder:
         for processor in asked.processors:
@@ -52,8 +53,12 @@ def main() -> int:
                 if version in found:
                     wheel(*found[version], version, processor, tools, asked.out, arm)
     run(sys.executable, "-m", "twine", "check", "--strict", *asked.out.glob("fastio-*"))
+    if "aarch64" in asked.processors and (untried := [v for v in asked.versions if v in found and v not in arm]):
+        print(f"built for aarch64 and not tried: {', '.join(untried)}; make wheels ARM64=... names a Python for each")
     for version in missing:
-        print(f"no wheel for Python {version}: python{version} is not on PATH; name it by --pythons", file=sys.stderr)
+        print(f"no wheel for Python {version}: name one that has headers, make wheels PYTHONS=...", file=sys.stderr)
+    for reason in refused if missing else []:
+        print(reason, file=sys.stderr)
     return 1 if missing else 0
 
 
@@ -67,16 +72,20 @@ def run(*command: str | Path, environment: Mapping[str, str] | None = None) -> N
     )
 
 
-def pythons(named: list[Path]) -> dict[str, tuple[Path, Path]]:
-    """Interpreters and their headers, by version: those named, and python3.X on PATH that start."""
-    found = {}
+def pythons(named: list[Path]) -> tuple[dict[str, tuple[Path, Path]], list[str]]:
+    """Interpreters and their headers, by version: python3.X on PATH and those named; and why others do not serve."""
+    found, refused = {}, []
     for candidate in [*(Path(path) for version in VERSIONS if (path := shutil.which(f"python{version}"))), *named]:
         code = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2], sysconfig.get_path('include'))"
         asked = subprocess.run([candidate, "-c", code], capture_output=True, text=True, check=False)
         version, _, include = asked.stdout.strip().partition(" ")
-        if not asked.returncode and (Path(include) / "Python.h").is_file():
+        if asked.returncode:
+            refused.append(f"{candidate} does not start: {(asked.stderr.strip() or 'no word').splitlines()[0]}")
+        elif not (Path(include) / "Python.h").is_file():
+            refused.append(f"{candidate} has no headers: {include}/Python.h is not there")
+        else:
             found[version] = candidate, Path(include)
-    return found
+    return found, refused
 
 
 def compilers(folder: Path, processor: str) -> dict[str, Path]:
@@ -116,7 +125,8 @@ def wheel(
             (Path(folder) / "include" / f"{processor}-linux-gnu").symlink_to(debian.resolve())
             environment["CXXFLAGS"] = f"-idirafter {folder}/include"
         pip = (sys.executable, "-m", "pip", "--python", python)
-        build = f"--config-setting=build-dir={ROOT}/build/wheels/{version}-{processor}"
+        # One folder for all Pythons: what knows nothing of Python is compiled once.
+        build = f"--config-setting=build-dir={ROOT}/build/wheels/{processor}"
         run(*pip, "wheel", "--no-deps", "--wheel-dir", folder, build, ROOT, environment=environment)
         (built,) = Path(folder).glob("*.whl")
         # Its --plat, which would name the glibc, takes the processor of this machine only.

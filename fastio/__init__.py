@@ -1,9 +1,18 @@
 """fastio: the fastest and most trustworthy way to move PyTorch tensors between memory and SSDs.
 
-``save`` and ``load`` take the place of ``torch.save`` and ``torch.load``; ``save_file``, ``load_file``, ``safe_open``,
-``save_model`` and ``load_model`` that of safetensors' functions of these names. ``Checkpointer``, ``Offload`` and
-``Hybrid`` are for trainings. The packages ``fastio.checkpoint``, ``dicts``, ``distributed``, ``hybrid``,
-``integrations`` and ``offload`` have more; what their ``__all__`` names is public.
+    save, load                                  as torch.save and torch.load
+    save_file, load_file, safe_open,            as safetensors' functions of these names
+      save_model, load_model
+    load_into                                   from files into the tensors of a state dict
+    convert, seal, verify, diff                 of files: into other formats, add checksums, check them, compare two
+    Checkpointer                                saves the steps of a training in the background, and resumes it
+    Offload, Hybrid                             train what does not fit: activations on SSDs, parameters in host memory
+    explain, tools, record                      which tool would move the bytes, which there are, which did
+    patch_torch, patch_safetensors              let torch's and safetensors' own functions be fastio's
+
+Errors are subclasses of FastIOError. The packages ``fastio.checkpoint``, ``dicts``, ``distributed``, ``hybrid``,
+``integrations`` and ``offload`` have more; what their ``__all__`` names is public. All other modules are internal,
+whatever PACKAGE CONTENTS lists.
 """
 
 import typing as _typing
@@ -39,6 +48,7 @@ with _held_back():
         TensorMissingError,
         ToolUnavailableError,
         TransferError,
+        UnpicklableError,
         UnsupportedError,
     )
     from fastio.formats.pt import torch_probe as _probe
@@ -61,6 +71,8 @@ if _typing.TYPE_CHECKING:
     from fastio.dicts import Explanation
     from fastio.formats.safetensors.header_checksums import DamagedHeaderError
     from fastio.hybrid import GpuBudgetError, Hybrid, HybridError, StateLostError
+    from fastio.inspect.diff import Comparison, diff
+    from fastio.inspect.differences import TensorDifference
     from fastio.inspect.seal import Sealed, seal
     from fastio.integrations.missing_library import LibraryMissingError
     from fastio.integrations.safetensors_patch import patch_safetensors
@@ -80,6 +92,7 @@ _LATER = {
     "ArraySlice": "models.array_reader",
     "ChangedInputError": "offload.recompute.recipe",
     "Checkpointer": "checkpoint",
+    "Comparison": "inspect.diff",
     "Conversion": "models.conversion",
     "DamagedHeaderError": "formats.safetensors.header_checksums",
     "Explanation": "dicts",
@@ -92,9 +105,11 @@ _LATER = {
     "Sealed": "inspect.seal",
     "StateLostError": "hybrid",
     "StoreGoneError": "offload.stores.store_errors",
+    "TensorDifference": "inspect.differences",
     "TensorReader": "models",
     "TensorSlice": "models.tensor_slice",
     "convert": "models.conversion",
+    "diff": "inspect.diff",
     "load_file": "models",
     "load_into": "models",
     "load_model": "models",
@@ -139,6 +154,7 @@ __all__ = [
     "CheckpointError",
     "Checkpointer",
     "ChecksumError",
+    "Comparison",
     "Conversion",
     "CorruptFileError",
     "DamagedHeaderError",
@@ -167,6 +183,7 @@ __all__ = [
     "StateLostError",
     "StoreGoneError",
     "TargetIsFolderError",
+    "TensorDifference",
     "TensorMissingError",
     "TensorReader",
     "TensorSlice",
@@ -174,10 +191,12 @@ __all__ = [
     "ToolUnavailableError",
     "Transfer",
     "TransferError",
+    "UnpicklableError",
     "UnsupportedError",
     "Verification",
     "__version__",
     "convert",
+    "diff",
     "explain",
     "load",
     "load_file",

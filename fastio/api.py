@@ -20,7 +20,13 @@ from fastio.arguments import (
     SaveArguments,
 )
 from fastio.engine import file_objects
-from fastio.engine.call_checks import check_load_keywords, check_readable, check_writable
+from fastio.engine.call_checks import (
+    check_load_keywords,
+    check_map_location,
+    check_readable,
+    check_save_keywords,
+    check_writable,
+)
 from fastio.engine.load import load_file
 from fastio.engine.load_plan import device_named_in
 from fastio.engine.plan import LoadRequest, SaveRequest
@@ -39,9 +45,6 @@ from fastio.transports.transport import LOAD, SAVE
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-
-_LOAD_KEYWORDS = ("map_location", "weights_only", "mmap", "keys", "into", "policy", "verify", "progress")
 
 
 def save(
@@ -85,11 +88,13 @@ def save(
     Raises:
         FormatError: the format cannot hold the object. TransferError (an OSError): the system refused.
         ToolUnavailableError: the tool that ``policy`` names cannot be used here; RefusedError: it could not do this.
-        Otherwise what ``torch.save`` raises for what cannot be pickled.
+        UnpicklableError: ``obj`` holds what cannot be pickled; the message has its place. Errors of an object's own
+        ``__reduce__`` keep their class.
 
     >>> fastio.save(model.state_dict(), "model.pt")
     """
     check_writable(f)
+    check_save_keywords(torch_save_arguments)
     file_format = _format(format, f)
     check(policy, SAVE)
     name = _name(f)
@@ -209,7 +214,8 @@ def _name(f: Any) -> str:
 
 def _load(f: Any, request: LoadRequest, progress: Any) -> Any:
     check_readable(f)
-    check_load_keywords(request.arguments, request.weights_only, _LOAD_KEYWORDS)
+    check_map_location(request.map_location)
+    check_load_keywords(request.arguments, request.weights_only, load)
     check(request.policy, LOAD)
     name = request.path
     with shown(progress, f"loading {os.path.basename(name)}") as told, translate_open_limit("load", name):

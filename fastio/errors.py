@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 from collections.abc import Iterable
 
 _LONGEST = 200  # characters
@@ -138,6 +139,13 @@ class FormatError(FastIOError, ValueError):
 
 class ForeignFileError(CorruptFileError, FormatError):
     """A file that is to be of safetensors or numpy, and is of another kind: nothing says that it is damaged."""
+
+
+class UnpicklableError(FastIOError, pickle.PicklingError, TypeError, AttributeError):
+    """Something in an object cannot be pickled. The message has its place, its type and the cure.
+
+    It is of all the classes that ``pickle`` raises for this.
+    """
 
 
 class UnsupportedError(FastIOError, RuntimeError):

@@ -45,8 +45,13 @@ def format_size(nbytes: float) -> str:
 
 def exact_size(nbytes: int) -> str:
     """Return a size for messages: ``"1.5 GiB (1,610,612,736 bytes)"``; below 1 KiB only the bytes."""
-    exact = f"{nbytes:,} byte{'' if nbytes == 1 else 's'}"
+    exact = count_of(nbytes, "byte")
     return exact if nbytes < 1024 else f"{format_size(nbytes)} ({exact})"
+
+
+def count_of(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: ``"1 tensor"``, ``"1,000 tensors"``; ``plural`` where that has no "s"."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def _three_digits(value: float) -> str:

@@ -63,7 +63,7 @@ def verify(**given: Any) -> None:
 @click.command(short_help="Write checksums of safetensors files beside them.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--hashes", is_flag=True, help="Store a SHA-256 of each tensor as well.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of what was sealed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of the files' outcomes.")
 def seal(**given: Any) -> None:
     """Write the CRC-32 of each tensor of each PATH into PATH.fastio-checksums.json; of a folder, for each shard.
 

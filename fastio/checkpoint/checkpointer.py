@@ -14,14 +14,16 @@ import torch
 from fastio import devices
 from fastio.arguments import Device, Path, Policy, Progress, Size
 from fastio.checkpoint import at_exit
-from fastio.checkpoint.delayed_progress import after_a_second
 from fastio.checkpoint.folder.corruption import concerns_step, is_corruption
 from fastio.checkpoint.folder.manifest import LIMIT, Manifest, checked_metadata
 from fastio.checkpoint.folder.step_folders import steps_in
 from fastio.checkpoint.restoring.reading import Restored, RestoreRequest, check_step, read_step
 from fastio.checkpoint.saving.saver import Saver, SaveSettings
+from fastio.devices.argument import named_device
+from fastio.engine.delayed_progress import after_a_second
 from fastio.engine.tool_selection import check
 from fastio.errors import CheckpointError, CorruptFileError, TransferError, kind_of, quoted
+from fastio.files.open_file import path_of
 from fastio.progress import check_progress, shown
 from fastio.sizes import check_count, parse_size
 from fastio.transports.transport import LOAD, SAVE
@@ -100,7 +102,7 @@ class Checkpointer:
         for op in (LOAD,) if read_only else (SAVE, LOAD):
             check(policy, op)
         budget = parse_size(memory_budget, "memory_budget")
-        self._steps = steps_in(os.fsdecode(folder), make=not read_only)
+        self._steps = steps_in(path_of("folder", folder), make=not read_only)
         self._when_busy = when_busy
         self._policy, self._progress = policy, progress
         self._process = os.getpid()
@@ -142,7 +144,7 @@ class Checkpointer:
         Raises:
             The error of the save before, if it was not raised yet: then nothing of this step is saved, and the next
             call saves again. TransferError (an OSError) if the system refuses. CheckpointError, naming the place, for a
-            tensor whose memory was freed, and for a container of modules that cannot be copied. What torch.save raises
+            tensor whose memory was freed, and for a container of modules that cannot be copied. UnpicklableError
             for objects that cannot be pickled. TypeError for a DataLoader of torch, which has no state to restore.
             TypeError or ValueError for other metadata.
         """
@@ -323,11 +325,7 @@ def _check_step(step: Any, none: str = ", or None for the newest intact one") ->
 
 
 def _device(map_location: Any) -> torch.device:
-    if map_location is None:
-        return torch.device("cpu")
-    if not isinstance(map_location, str | int | torch.device):
-        raise TypeError(f"map_location is {kind_of(map_location)}: expected one device, such as 'cpu' or 'cuda:0'")
-    device = torch.device(map_location)
+    device = named_device("map_location", map_location)
     kind = devices.find(device)
     if kind is not None and not kind.is_available():
         raise ValueError(

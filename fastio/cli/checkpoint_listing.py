@@ -9,8 +9,9 @@ import click
 
 from fastio.cli.messages import echo_json, visible
 from fastio.cli.tables import show_table
-from fastio.inspect.checkpoints import DCP, DistributedContents, Step, distributed, kind_of_folder, steps
-from fastio.sizes import exact_size, format_size
+from fastio.files.checkpoint_folders import DCP, kind_of_folder
+from fastio.inspect.checkpoints import DistributedContents, Step, distributed, steps
+from fastio.sizes import count_of, exact_size, format_size
 
 _OBJECTS = 20  # names that are shown
 
@@ -31,7 +32,7 @@ def _show_steps(path: str, kind: str, found: tuple[Step, ...], as_json: bool) ->
     if as_json:
         echo_json({"path": path, "format": "checkpoints", "steps": [asdict(one) for one in found]})
         return
-    click.echo(f"{visible(path)}: {kind}, {len(found):,} step{'' if len(found) == 1 else 's'}")
+    click.echo(f"{visible(path)}: {kind}, {count_of(len(found), 'step')}")
     rows = [
         [
             one.step,
@@ -51,7 +52,7 @@ def _show_distributed(found: DistributedContents, as_json: bool) -> None:
     if as_json:
         echo_json({"format": "dcp", **asdict(found)})
         return
-    count = f"{len(found.tensors):,} tensor{'' if len(found.tensors) == 1 else 's'}"
+    count = count_of(len(found.tensors), "tensor")
     click.echo(f"{visible(found.path)}: {DCP}, {len(found.files):,} files, {exact_size(found.nbytes)}, {count}")
     rows = [(one.name, one.dtype, str(list(one.shape)), one.nbytes, one.parts) for one in found.tensors]
     show_table(("name", "dtype", "shape", "bytes", "parts"), rows, ("bytes", "parts"))

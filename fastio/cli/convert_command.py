@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from dataclasses import asdict
 
 import click
 
 from fastio.cli.messages import echo_json, escaped, in_options, visible
+from fastio.engine.delayed_progress import after_a_second
 from fastio.errors import FastIOError
 from fastio.models.conversion import Conversion
 from fastio.models.conversion import convert as convert_files
-from fastio.progress import LossyStream
-from fastio.sizes import format_size
+from fastio.progress import shown
+from fastio.sizes import count_of, format_size
 
 _TIED = 5  # names that are shown
 
@@ -22,14 +23,15 @@ def convert(
 ) -> None:
     """Run ``fastio convert``."""
     try:
-        found = convert_files(
-            source,
-            destination,
-            key=key,
-            max_shard_size=max_shard_size,
-            force=force,
-            progress=LossyStream(sys.stderr).isatty() and not as_json,
-        )
+        with shown(not as_json, f"converting to {visible(os.path.basename(destination.rstrip(os.sep)))}") as told:
+            found = convert_files(
+                source,
+                destination,
+                key=key,
+                max_shard_size=max_shard_size,
+                force=force,
+                progress=after_a_second(told),
+            )
     except FastIOError:
         raise
     except ValueError as error:
@@ -43,7 +45,7 @@ def convert(
 def _tell(found: Conversion) -> None:
     said = "compared with its checksums" if found.verified else "not verified: not all of it has checksums"
     speed = f"{found.nbytes / max(found.seconds, 1e-9) / 1e6:,.0f} MB/s"
-    amount = f"{found.tensors:,} tensor{'' if found.tensors == 1 else 's'}, {format_size(found.nbytes)}"
+    amount = f"{count_of(found.tensors, 'tensor')}, {format_size(found.nbytes)}"
     click.echo(f"{visible(found.destination)}: {amount}, in {found.seconds:.2f} s ({speed}); source {said}")
     for name in list(found.tied)[:_TIED]:
         click.echo(f"tied: {visible(name)} is {visible(found.tied[name])}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from typing import Any
 
@@ -18,8 +17,8 @@ from fastio.dicts.sizes import describe_seconds
 from fastio.engine.plan import COLUMNS, IN_PLACE
 from fastio.inspect.dictionaries import Learned, StoredDictionary, clear, stored
 from fastio.inspect.tuning import SIZES, WORKS, Tuned, tune
-from fastio.progress import LossyStream, shown
-from fastio.sizes import format_size, parse_size
+from fastio.progress import shown
+from fastio.sizes import count_of, format_size, parse_size
 
 
 def show(as_json: bool) -> None:
@@ -49,7 +48,7 @@ def clear_all(yes: bool, as_json: bool) -> None:
     if not found:
         _tell_removed([], f"nothing to remove: {_where()}", as_json)
         return
-    count = f"{len(found)} dictionar{'y' if len(found) == 1 else 'ies'} in {escaped(folder())}"
+    count = f"{count_of(len(found), 'dictionary', 'dictionaries')} in {escaped(folder())}"
     if not yes:
         try:
             sure = click.confirm(f"Remove {count}?", err=as_json)
@@ -83,7 +82,7 @@ def tune_tools(where: str, largest: str, rounds: int, as_json: bool) -> None:
     if folder() is None:
         raise click.UsageError(_where())
     check_folder(where)
-    with shown(LossyStream(sys.stderr).isatty(), "tuning") as told:
+    with shown(not as_json, "tuning") as told:
 
         def tell(nbytes: int, done: int) -> None:
             before = sum(size for size in sizes if size < nbytes)
@@ -126,7 +125,7 @@ def _sentence(learned: Learned) -> str:
     circumstances = describe(context)
     kind = {IN_PLACE: "in place", COLUMNS: "of columns"}.get(context.format, f"of .{context.format}")
     what = f"{context.op} {kind} on {context.device}" + (f", {circumstances}" if circumstances else "")
-    said = f"{what}: {_count(learned.times, 'time')} of {', '.join(learned.tools) or 'no tool'}"
+    said = f"{what}: {count_of(learned.times, 'time')} of {', '.join(learned.tools) or 'no tool'}"
     if learned.fastest:
         sizes = [format_size(nbytes) for nbytes in learned.fastest]
         said += f", at {sizes[0]}" if len(sizes) == 1 else f", at {len(sizes)} sizes from {sizes[0]} to {sizes[-1]}"
@@ -135,10 +134,6 @@ def _sentence(learned: Learned) -> str:
     for tool, reason in learned.failures.items():
         said += f"; {tool} failed: {reason}"
     return escaped(said)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _document(one: StoredDictionary) -> dict[str, Any]:

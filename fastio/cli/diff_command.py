@@ -11,7 +11,7 @@ from fastio.inspect.contents import Contents
 from fastio.inspect.differences import DAMAGED, ONLY_FIRST, ONLY_SECOND, VALUES, TensorDifference, differences
 from fastio.inspect.listing import contents
 from fastio.inspect.values import Difference
-from fastio.sizes import exact_size
+from fastio.sizes import count_of, exact_size
 
 
 def diff(first: str, second: str, atol: float, rtol: float, strip_prefix: str, as_json: bool) -> None:
@@ -59,17 +59,15 @@ def _verdict(one: Contents, other: Contents, found: list[TensorDifference], tole
     """The last line: that they are equal, or how far apart."""
     within = " within the tolerances" if tolerant else ""
     if not found:
-        return f"equal{within}: {_count(len(one.tensors))}, {exact_size(sum(t.nbytes for t in one.tensors))}"
+        return (
+            f"equal{within}: {count_of(len(one.tensors), 'tensor')}, {exact_size(sum(t.nbytes for t in one.tensors))}"
+        )
     names = {difference.name for difference in found}
     total = max(len(one.tensors), len(other.tensors), len(names))
-    said = f"different: {len(names):,} of {_count(total)}"
+    said = f"different: {len(names):,} of {count_of(total, 'tensor')}"
     far = [(values.absolute, difference.name, values) for difference in found if (values := difference.values)]
     largest = max((one for one in far if one[0] is not None), key=lambda one: one[0] or 0.0, default=None)
     return f"{said}; farthest apart: {visible(largest[1])}{_at(largest[2])}, by {largest[0]:.6g}" if largest else said
-
-
-def _count(number: int) -> str:
-    return f"{number:,} tensor{'' if number == 1 else 's'}"
 
 
 def _at(found: Difference) -> str:

@@ -14,7 +14,7 @@ from fastio.cli.messages import echo_json, visible
 from fastio.cli.tables import show, show_table
 from fastio.inspect.contents import Contents, StoredTensor
 from fastio.inspect.listing import contents
-from fastio.sizes import exact_size, format_size
+from fastio.sizes import count_of, exact_size, format_size
 
 _VALUES = 20  # plain values that are shown
 _DEEPEST = 16  # levels of a tree
@@ -98,7 +98,7 @@ def document(found: Contents) -> dict[str, Any]:
 
 def _summary(found: Contents) -> None:
     files = f"{len(found.files)} files, " if len(found.files) > 1 else ""
-    count = f"{len(found.tensors):,} tensor{'' if len(found.tensors) == 1 else 's'}"
+    count = count_of(len(found.tensors), "tensor")
     sealed = "with CRC-32s" if found.checksummed else "without checksums"
     click.echo(f"{visible(found.path)}: {found.format}, {files}{exact_size(found.nbytes)}, {count}, {sealed}")
 

@@ -2,48 +2,57 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
+from typing import Any
 
 import click
 
 from fastio.cli.files import files_of
-from fastio.cli.messages import DAMAGED, TROUBLE, complain, echo_json, is_damage, visible
+from fastio.cli.messages import DAMAGED, TROUBLE, complain, echo_json, is_damage, one_line, visible
+from fastio.cli.verify_command import DAMAGE, UNREADABLE
+from fastio.engine.delayed_progress import after_a_second
 from fastio.errors import FastIOError
 from fastio.inspect.seal import Sealed
 from fastio.inspect.seal import seal as seal_file
-from fastio.sizes import format_size
+from fastio.progress import shown
+from fastio.sizes import count_of, format_size
+
+SEALED = "sealed"
 
 
 def seal(paths: tuple[str, ...], hashes: bool, as_json: bool) -> None:
     """Run ``fastio seal``."""
-    sealed: list[Sealed] = []
-    status = 0
+    outcomes: list[dict[str, Any]] = []
     for path in paths:
         try:
             files = files_of(path)
         except (FastIOError, OSError) as error:
-            status = _failed(error, status)
+            outcomes.append(_failed(path, error))
             continue
         for file in files:
             try:
-                sealed.append(seal_file(file, hashes=hashes))
+                with shown(not as_json, f"sealing {visible(os.path.basename(file))}") as told:
+                    sealed = seal_file(file, hashes=hashes, progress=after_a_second(told))
             except (FastIOError, OSError) as error:
-                status = _failed(error, status)
+                outcomes.append(_failed(file, error))
             else:
+                outcomes.append({**asdict(sealed), "status": SEALED, "problem": ""})
                 if not as_json:
-                    _tell(sealed[-1])
+                    _tell(sealed)
     if as_json:
-        echo_json([asdict(one) for one in sealed])
-    click.get_current_context().exit(status)
+        echo_json(outcomes)
+    statuses = {outcome["status"] for outcome in outcomes}
+    click.get_current_context().exit(DAMAGED if DAMAGE in statuses else TROUBLE if UNREADABLE in statuses else 0)
 
 
-def _failed(error: FastIOError | OSError, status: int) -> int:
-    """Print the error; return the exit status after it. Damage outweighs trouble, as for ``fastio verify``."""
+def _failed(path: str, error: FastIOError | OSError) -> dict[str, Any]:
+    """Print the error; return the outcome of the file."""
     complain(error)
-    return DAMAGED if is_damage(error) or status == DAMAGED else TROUBLE
+    return {"path": path, "status": DAMAGE if is_damage(error) else UNREADABLE, "problem": one_line(error)}
 
 
 def _tell(one: Sealed) -> None:
     kinds = "CRC-32s and SHA-256s" if one.hashed else "CRC-32s"
-    held = f"{kinds} of {one.tensors:,} tensors, {format_size(one.nbytes)}"
+    held = f"{kinds} of {count_of(one.tensors, 'tensor')}, {format_size(one.nbytes)}"
     click.echo(f"{visible(one.path)}: sealed: {held}, are in {visible(one.sidecar)}")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import click
 
 from fastio.cli.files import files_of
 from fastio.cli.messages import DAMAGED, TROUBLE, echo_json, is_damage, one_line, visible
+from fastio.engine.delayed_progress import after_a_second
 from fastio.errors import CorruptFileError, FastIOError
 from fastio.inspect.verify import verify as verify_file
-from fastio.sizes import format_size
+from fastio.progress import shown
+from fastio.sizes import count_of, format_size
 
 VERIFIED, NOT_VERIFIED, DAMAGE, UNREADABLE = "verified", "not verified", "damaged", "unreadable"
 
@@ -37,7 +41,7 @@ def verify(paths: tuple[str, ...], as_json: bool) -> None:
     """Run ``fastio verify``."""
     outcomes = []
     for path in paths:
-        for outcome in check(path):
+        for outcome in check(path, not as_json):
             outcomes.append(outcome)
             if not as_json or outcome.status in (DAMAGE, UNREADABLE):
                 _tell(outcome)
@@ -47,18 +51,20 @@ def verify(paths: tuple[str, ...], as_json: bool) -> None:
     click.get_current_context().exit(DAMAGED if DAMAGE in statuses else TROUBLE if UNREADABLE in statuses else 0)
 
 
-def check(path: str) -> list[Outcome]:
-    """The outcomes of a file, or of a folder's shards."""
+def check(path: str, has_progress: bool) -> Iterator[Outcome]:
+    """Yield the outcome of a file, or of each of a folder's shards."""
     try:
         files = files_of(path)
     except (FastIOError, OSError) as error:
-        return [_failed(path, error)]
-    return [_check_file(file) for file in files]
+        yield _failed(path, error)
+        return
+    yield from (_check_file(file, has_progress) for file in files)
 
 
-def _check_file(path: str) -> Outcome:
+def _check_file(path: str, has_progress: bool) -> Outcome:
     try:
-        found = verify_file(path)
+        with shown(has_progress, f"verifying {visible(os.path.basename(path))}") as told:
+            found = verify_file(path, progress=after_a_second(told))
     except (FastIOError, OSError) as error:
         return _failed(path, error)
     if found.checksummed:
@@ -76,7 +82,7 @@ def _failed(path: str, error: FastIOError | OSError) -> Outcome:
 def _tell(outcome: Outcome) -> None:
     if outcome.status == VERIFIED:
         kinds = "CRC-32s and SHA-256s" if outcome.hashed else "CRC-32s"
-        compared = f"{outcome.records:,} records, {format_size(outcome.nbytes)}, match their {kinds}"
+        compared = f"{count_of(outcome.records, 'record')}, {format_size(outcome.nbytes)}, match their {kinds}"
         click.echo(f"{visible(outcome.path)}: verified: {compared}")
     elif outcome.status == NOT_VERIFIED:
         click.echo(f"{visible(outcome.path)}: not verified: {outcome.format}: {outcome.problem}")

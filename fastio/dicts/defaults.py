@@ -17,6 +17,7 @@ from fastio.dicts.fingerprint import Fingerprint
 from fastio.dicts.shipped import shipped_rules
 from fastio.dicts.storage import Store
 from fastio.dicts.wrdic import MODES, WRDic
+from fastio.files.open_file import path_of
 from fastio.runtime.gc_pause import gc_paused
 
 MOST_NAMED = 16
@@ -74,6 +75,7 @@ class _FirstTransfer(Dictionary):
 _first: dict[int, _FirstTransfer] = {}
 _by_device: dict[int, _Set] = {}
 _by_name: dict[str, _Set] = {}
+_OPERATIONS = ("save", "load", *MODES)
 _named: dict[str, tuple[_Signature, Dictionary]] = {}
 
 
@@ -84,6 +86,10 @@ def default(op: str, directory: str, nbytes: int | None = None) -> Dictionary:
     a filesystem reads its file, except for a transfer of less than 8 MiB (:class:`_FirstTransfer`). The state of the
     disk raises no error.
     """
+    if op not in _OPERATIONS:
+        raise ValueError(f"op={op!r}: expected one of {', '.join(_OPERATIONS)}")
+    if not isinstance(directory, str):
+        directory = path_of("directory", directory)
     device = _device(directory or ".")
     if device < 0:
         directory = _existing(directory)

@@ -18,11 +18,12 @@ from fastio.dicts.explain import Explanation, explain_tuner
 from fastio.dicts.files import errors_naming, read_plain, write_plain
 from fastio.dicts.json_form import MOST_CONTEXTS, parse_tuner, parse_tuners, plain_tuners
 from fastio.dicts.lookup import look_up
-from fastio.dicts.priors import Rule, parse_rules, rule_for
+from fastio.dicts.priors import Rule, checked_rules, parse_rules, rule_for
 from fastio.dicts.shipped import shipped_rules
 from fastio.dicts.sizes import bucket_of
 from fastio.dicts.tuner import Tuner
-from fastio.errors import DictionaryError, quoted
+from fastio.errors import DictionaryError, kind_of, quoted
+from fastio.files.open_file import path_of
 from fastio.runtime.fork_safe_lock import lock_across_forks
 
 SAVE, LOAD = "save", "load"
@@ -43,11 +44,14 @@ class _Renewal:
     """When all is measured again: ``""`` never, ``"5000"`` calls, ``"3600s"`` seconds (Fastensor, section 4.1)."""
 
     def __init__(self, text: str, clock: Callable[[], float]) -> None:
-        number = text.strip().removesuffix("s") if isinstance(text, str) else "?"  # type: ignore[redundant-expr]
-        if text != "" and not (number.isascii() and number.isdigit() and int(number)):
+        period = text.strip() if isinstance(text, str) else "?"  # type: ignore[redundant-expr]
+        number = period.removesuffix("s")
+        if period and not (number.isascii() and number.isdigit() and int(number)):
             raise ValueError(f"renew={text!r}: expected '' for never, '5000' for calls or '3600s' for seconds")
+        if not callable(clock):
+            raise TypeError(f"clock={quoted(clock)} is {kind_of(clock)}: expected a function that returns seconds")
         self.calls = 0
-        self._now: Callable[[], float] = clock if text.strip().endswith("s") else lambda: self.calls
+        self._now: Callable[[], float] = clock if period.endswith("s") else lambda: self.calls
         self._every = int(number or 0)
         self._since = self._now() if number else 0.0
 
@@ -83,7 +87,7 @@ class Dictionary:
         self.tuners: dict[Context, Tuner] = {}
         self.listener: Listener | None = None
         self._kept: dict[Context, dict[str, Any]] = {}
-        self._rules = None if rules is None else list(rules)
+        self._rules = None if rules is None else checked_rules(rules)
         self._renewal = _Renewal(renew, clock)
         self._warm: set[tuple[str, ...]] = set()  # (tool, op, device) and (op, device) of the calls so far
 
@@ -167,7 +171,7 @@ class Dictionary:
 
     def dump(self, path: str | os.PathLike[str]) -> None:
         """Write the dictionary as JSON, atomically. Raises OSError where the file cannot be written."""
-        write_plain(path, self.__getstate__())
+        write_plain(path_of("path", path), self.__getstate__())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, learn: bool = True) -> Dictionary:
@@ -175,8 +179,9 @@ class Dictionary:
 
         ``learn=False`` freezes it; a file that says ``"learn": false`` is frozen anyway.
         """
-        with errors_naming(path):
-            plain = read_plain(path)
+        name = path_of("path", path)
+        with errors_naming(name):
+            plain = read_plain(name)
             dictionary = cls.__new__(cls)
             dictionary.__setstate__(plain if learn else {**plain, "learn": False})
             return dictionary
@@ -260,6 +265,8 @@ class Dictionary:
 
     def _own(self, context: Context) -> Context:
         """The context of this dictionary's operation: for a load, a WDic uses the matching save with the most calls."""
+        if not isinstance(context, Context):
+            raise TypeError(f"context={quoted(context)} is {kind_of(context)}: expected a fastio.dicts.Context")
         if self.op is None or context.op == self.op:
             return context
         if self.op == SAVE:

@@ -12,12 +12,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastio.dicts import constants
 from fastio.dicts.context import Context
 from fastio.dicts.sizes import bucket_nbytes, bucket_of, shape
-from fastio.errors import DictionaryError, quoted
+from fastio.errors import DictionaryError, kind_of, quoted
 
 _LATENCY_NBYTES = math.exp(shape(0.0))  # of a typical disk
 
@@ -91,6 +91,15 @@ def rule_for(rules: Iterable[Rule], context: Context) -> Rule:
     """Of the rules that hold for the context, the first with the closest label of its device; else :data:`NOTHING`."""
     held = (rule for rule in rules if rule.holds(context))
     return max(held, key=lambda rule: rule.label(context.device), default=NOTHING)
+
+
+def checked_rules(rules: Any) -> list[Rule]:
+    """The rules as a list. TypeError for anything else."""
+    found = list(rules) if isinstance(rules, Iterable) else [rules]
+    wrong = [rule for rule in found if not isinstance(rule, Rule)]
+    if wrong:
+        raise TypeError(f"rules={quoted(rules)}: expected a list of Rules, got {kind_of(wrong[0])}")
+    return found
 
 
 def parse_rules(texts: object) -> list[Rule]:

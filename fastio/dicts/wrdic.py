@@ -11,7 +11,7 @@ from fastio.dicts.context import Context
 from fastio.dicts.dictionary import LOCK, SAVE, Dictionary, RDic, WDic
 from fastio.dicts.explain import Explanation
 from fastio.dicts.sizes import describe_seconds
-from fastio.errors import DictionaryError, quoted
+from fastio.errors import DictionaryError, kind_of, quoted
 from fastio.sizes import format_size
 
 Mode = Literal["w", "r", "w+r"]
@@ -37,6 +37,9 @@ class WRDic(Dictionary):
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
+        for name, part in (("wdic", wdic), ("rdic", rdic)):
+            if part is not None and not isinstance(part, Dictionary):
+                raise TypeError(f"{name}={quoted(part)} is {kind_of(part)}: expected a Dictionary or None")
         super().__init__(rules=(), learn=learn)
         self.wdic = WDic(learn=learn) if wdic is None else wdic
         self.rdic = RDic(learn=learn) if rdic is None else rdic

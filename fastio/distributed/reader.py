@@ -16,8 +16,11 @@ from torch.futures import Future
 from fastio.arguments import Path, Policy, Progress
 from fastio.distributed import metadata as metadata_file
 from fastio.distributed.load_file import FileLoad
+from fastio.engine.tool_selection import check
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, quoted
-from fastio.files.open_file import opened_in_folder
+from fastio.files.open_file import opened_in_folder, path_of
+from fastio.progress import check_progress
+from fastio.transports.transport import LOAD
 
 
 class Reader(StorageReader):
@@ -49,7 +52,9 @@ class Reader(StorageReader):
 
     def __init__(self, path: Path, *, policy: Policy = "auto", verify: bool = True, progress: Progress = None) -> None:
         super().__init__()
-        self.path = os.fspath(path)
+        check(policy, LOAD)
+        check_progress(progress)
+        self.path = path_of("path", path)
         self.policy = policy
         self.verify = verify
         self.progress = progress

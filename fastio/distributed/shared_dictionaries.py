@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Literal
 
 import torch.distributed as dist
@@ -10,6 +9,7 @@ import torch.distributed as dist
 from fastio.arguments import Path
 from fastio.dicts import WRDic, default, fingerprint
 from fastio.dicts.json_form import parse_tuners
+from fastio.files.open_file import path_of
 
 MODES = ("per_rank", "shared")
 
@@ -40,13 +40,13 @@ def share_dictionaries(
     """
     if mode not in MODES:
         raise ValueError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
+    directory = path_of("folder", folder)
     if mode == "per_rank":
         return False
     if not dist.is_available() or not dist.is_initialized():
         raise ValueError("there is no process group to share dictionaries in: call init_process_group first")
     if dist.get_rank(group) < 0:
         return False  # this rank is not in the group
-    directory = os.fspath(folder)
     own = default("w+r", directory)
     marks = fingerprint.of(directory)
     source = 0 if group is None else dist.get_global_rank(group, 0)

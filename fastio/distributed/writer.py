@@ -21,10 +21,13 @@ from fastio.distributed.items import Image, ImageBuilder
 from fastio.distributed.rare_gc import RareGC
 from fastio.distributed.stored_items import FORMAT, annotate
 from fastio.engine.save import write_layout
+from fastio.engine.tool_selection import check
 from fastio.files.new_folders import make_folders, remove_folders
-from fastio.progress import shown
+from fastio.files.open_file import path_of
+from fastio.progress import check_progress, shown
 from fastio.results import publish
 from fastio.runtime.gc_pause import gc_paused
+from fastio.transports.transport import SAVE
 
 
 class Writer(StorageWriter):
@@ -59,7 +62,9 @@ class Writer(StorageWriter):
         overwrite: bool = True,
     ) -> None:
         super().__init__()
-        self.path = os.fspath(path)
+        check(policy, SAVE)
+        check_progress(progress)
+        self.path = path_of("path", path)
         self.policy = policy
         self.durable = bool(durable)
         self.progress = progress

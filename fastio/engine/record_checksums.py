@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from fastio._native import crc32
+from fastio.engine.background_job import Progress, under_way
 from fastio.engine.executor import Execution, Outcome, execute
 from fastio.engine.extent_reads import plan_read
 from fastio.files.full_write import write_all
@@ -27,7 +28,12 @@ _NOWHERE = 0  # the address of extents whose bytes are not kept: the threads tha
 
 
 def record_checksums(
-    path: str, fd: int, records: Sequence[Record | Extent], size: int, notes: dict[str, None]
+    path: str,
+    fd: int,
+    records: Sequence[Record | Extent],
+    size: int,
+    notes: dict[str, None],
+    progress: Progress | None = None,
 ) -> Sequence[int]:
     """The CRC-32 of each record's bytes (sorted by offset, not empty), read through a few small blocks of memory.
 
@@ -48,7 +54,13 @@ def record_checksums(
         notes.update(dict.fromkeys(f"verifying, {failure}" for failure in execution.failures))
         return Outcome(moved, moved.checksums or ())
 
-    return execute(plan, work, time.perf_counter(), request.control, tools, asks=False)[1]
+    def read() -> Sequence[int]:
+        return execute(plan, work, time.perf_counter(), request.control, tools, asks=False)[1]
+
+    if progress is None:
+        return read()
+    with under_way(read, request.control, sum(extent.nbytes for extent in extents)) as job:
+        return job.wait(progress)
 
 
 def checksum(path: str, fd: int, size: int) -> int:
@@ -56,7 +68,9 @@ def checksum(path: str, fd: int, size: int) -> int:
     return record_checksums(path, fd, [Record("", 0, size, 0)], size, {})[0] if size else 0
 
 
-def verify_archive(path: str, fd: int, size: int) -> tuple[Archive, int, tuple[str, ...]]:
+def verify_archive(
+    path: str, fd: int, size: int, progress: Progress | None = None
+) -> tuple[Archive, int, tuple[str, ...]]:
     """Check all records of a ``.pt`` file, or all but the storages where these carry no CRC; none if no record does.
 
     Gives its directory, the number of bytes that were checked, and what was read another way than wished.
@@ -72,18 +86,20 @@ def verify_archive(path: str, fd: int, size: int) -> tuple[Archive, int, tuple[s
         return archive, verify_members(path, fd, archive.directory), ()
     unsealed = set() if archive.has_storage_crcs else set(archive.storages)
     records = [record for record in archive.records.values() if record not in unsealed]
-    notes = verify_records(archive, records, size)
+    notes = verify_records(archive, records, size, progress)
     return archive, sum(record.nbytes for record in records), notes
 
 
-def verify_records(archive: Archive, records: Iterable[Record], size: int) -> tuple[str, ...]:
+def verify_records(
+    archive: Archive, records: Iterable[Record], size: int, progress: Progress | None = None
+) -> tuple[str, ...]:
     """Check some records of a ``.pt`` file, which are not compressed; return what was read another way than wished.
 
     CorruptFileError names the record that is damaged.
     """
     in_order = sorted((record for record in records if record.nbytes), key=lambda record: record.offset)
     notes: dict[str, None] = {}
-    values = record_checksums(archive.path, archive.fd, in_order, size, notes)
+    values = record_checksums(archive.path, archive.fd, in_order, size, notes, progress)
     for record, value in zip(in_order, values, strict=True):
         if value != record.crc:
             raise crc_mismatch(archive.path, record)

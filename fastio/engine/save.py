@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from fastio.engine.plan import FileSave, InPlaceSave, SavePlan, SaveRequest, Tor
 from fastio.engine.save_plan import plan_layout, plan_save
 from fastio.engine.sequential_write import save_in_place
 from fastio.engine.torch_save import fill_by_torch, save_by_torch
+from fastio.engine.unpicklable import name_unpicklable
 from fastio.files.atomic_file import AtomicFile
 from fastio.files.free_space import free_space_named
 from fastio.files.uncommitted_file import UncommittedFile
@@ -36,8 +38,13 @@ def save_file(request: SaveRequest, progress: Progress | None, file: Any = None)
     That is written to at its position, as torch.save does.
     """
     started = time.perf_counter()
-    plan = plan_save(request, file)
-    return execute_save(plan, started, progress)
+    try:
+        return execute_save(plan_save(request, file), started, progress)
+    except Exception as error:
+        if request.file_format == PT:
+            protocol, module = request.arguments.get("pickle_protocol", 2), request.arguments.get("pickle_module")
+            name_unpicklable(error, request.obj, "obj", request.path, protocol, module or pickle)
+        raise
 
 
 def execute_save(plan: SavePlan, started: float, progress: Progress | None) -> SaveResult:

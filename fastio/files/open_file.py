@@ -7,12 +7,12 @@ import errno
 import io
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastio._native import Descriptor
-from fastio.errors import OUT_OF_DESCRIPTORS, FastIOError, TransferError, errno_of
+from fastio.errors import OUT_OF_DESCRIPTORS, FastIOError, TransferError, errno_of, kind_of, quoted
 from fastio.runtime.handled_errors import HandledErrors
 
 if TYPE_CHECKING:
@@ -132,6 +132,20 @@ _KINDS = (
 def is_path(f: object) -> TypeIs[str | os.PathLike[Any]]:
     """Whether ``f`` is a path, not a file object."""
     return isinstance(f, (str, os.PathLike))
+
+
+def path_of(argument: str, value: object, expected: str = "a path (str or os.PathLike)") -> str:
+    """The text of a path that a caller gave as this argument. TypeError for what is no path."""
+    if not is_path(value):
+        raise TypeError(f"{argument}={quoted(value)} is {kind_of(value)}: expected {expected}")
+    return os.fsdecode(value)
+
+
+def paths_of(argument: str, value: object, expected: str) -> list[str]:
+    """The texts of a path, or of a list of paths, that a caller gave as this argument. TypeError for anything else."""
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | os.PathLike | dict):
+        return [path_of(argument, one, expected) for one in value]
+    return [path_of(argument, value, expected)]
 
 
 def name_of(f: Any) -> str:

@@ -8,9 +8,6 @@ from math import prod
 from typing import Any
 
 from fastio.errors import CheckpointError, CorruptFileError, TransferError
-from fastio.models.locate import DCP_METADATA
-
-STEPS, DCP = "checkpoints of fastio.Checkpointer", "torch.distributed.checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +46,6 @@ class DistributedContents:
     files: tuple[str, ...]
     tensors: tuple[DividedTensor, ...]
     objects: tuple[str, ...]
-
-
-def kind_of_folder(path: str) -> str:
-    """Which checkpoints a folder holds: :data:`STEPS`, :data:`DCP`, or an empty text for none."""
-    names = os.listdir(path)
-    if DCP_METADATA in names:
-        return DCP
-    from fastio.checkpoint.folder import manifest
-
-    inside = (os.path.join(path, name, manifest.NAME) for name in names if name.startswith("step-"))
-    return STEPS if manifest.NAME in names or any(map(os.path.lexists, inside)) else ""
 
 
 def steps(path: str) -> tuple[Step, ...]:

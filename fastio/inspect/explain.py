@@ -16,8 +16,8 @@ from fastio.dicts.policy import AUTO
 from fastio.engine.load_plan import detected, plan_load
 from fastio.engine.plan import FileLoad, LoadRequest, TorchLoad, TransferPlan
 from fastio.engine.tool_selection import plan_transfer
-from fastio.errors import FormatError, ToolUnavailableError
-from fastio.files.open_file import opened
+from fastio.errors import FormatError, ToolUnavailableError, quoted
+from fastio.files.open_file import opened, path_of
 from fastio.formats import foreign
 from fastio.formats.detect import PT
 from fastio.transports import registry
@@ -42,21 +42,20 @@ def explain(target: Path | int, op: Operation = LOAD, *, folder: Path | None = N
     if op not in (LOAD, SAVE):
         raise ValueError(f"op={op!r}: expected 'load' or 'save'")
     if not isinstance(target, str | bytes | os.PathLike):
-        if isinstance(target, bool) or not hasattr(target, "__index__"):
-            raise TypeError(f"target={target!r}: expected a path or a number of bytes")
-        target = operator.index(target)
+        target = _index(target)
     why = ""
     if isinstance(target, int):
         if target < 0:
             raise ValueError(f"target={target!r}: a number of bytes is 0 or more")
-        where = os.curdir if folder is None else os.fsdecode(folder)
+        where = os.curdir if folder is None else path_of("folder", folder)
         if not os.path.isdir(where):
             raise FileNotFoundError(errno.ENOENT, "folder: expected one that is there", where)
         plan = transfer_of(op, os.path.join(where, ""), PT, target)
     else:
         path = os.fsdecode(target)
         if folder is not None:
-            raise TypeError(f"folder={folder!r}: a number of bytes is in a folder, {path!r} says itself where it is")
+            cure = f"a number of bytes is in a folder, {path!r} says itself where it is"
+            raise TypeError(f"folder={quoted(folder)}: expected none beside a path: {cure}")
         plan, why = _transfer_of_file(op, path)
     dictionary = plan.policy.ask(op, plan.folder)
     if why:
@@ -70,6 +69,15 @@ def explain(target: Path | int, op: Operation = LOAD, *, folder: Path | None = N
     except ToolUnavailableError as error:
         reason += f", which is unavailable: {error.reason}" + (f"; {error.cure}" if error.cure else "")
     return replace(dictionary.explain(plan.context, plan.nbytes, (preset,)), reason=reason)
+
+
+def _index(target: object) -> int:
+    try:
+        if not isinstance(target, bool):
+            return operator.index(target)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise TypeError(f"target={quoted(target)}: expected a path or a number of bytes")
 
 
 def transfer_of(

@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Iterator
 
 from fastio.errors import CorruptFileError, FormatError, shortened
+from fastio.files.open_file import path_of
 from fastio.inspect.contents import Contents
 from fastio.inspect.file_contents import contents_of_file
 from fastio.models.weight_files import WeightFiles, open_weights
@@ -19,7 +20,7 @@ def contents(path: str | os.PathLike[str]) -> Contents:
     Nothing in the file is run or built, so files of any origin can be listed. Raises CorruptFileError for a damaged
     file, FormatError for one of another format, and what ``open`` raises.
     """
-    name = os.fsdecode(path)
+    name = path_of("path", path)
     if os.path.isdir(name) or name.endswith(".index.json"):
         return _contents_of_shards(name)
     return contents_of_file(name)

@@ -6,9 +6,10 @@ import contextlib
 import os
 from dataclasses import dataclass
 
+from fastio.arguments import Path, Progress
 from fastio.errors import ChecksumError, FormatError
 from fastio.files.atomic_file import write_durably
-from fastio.files.open_file import check_regular, opened
+from fastio.files.open_file import check_regular, opened, path_of
 from fastio.files.unchanged import Unchanged
 from fastio.formats import foreign
 from fastio.formats.detect import HEAD_BYTES, SAFETENSORS, detect
@@ -17,6 +18,7 @@ from fastio.formats.safetensors.tensor_checksums import TensorChecksums
 from fastio.formats.safetensors.tensor_table import TensorTable
 from fastio.formats.small_reads import head
 from fastio.inspect.tensor_digests import compare, digests
+from fastio.progress import check_progress, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +32,11 @@ class Sealed:
     hashed: bool
 
 
-def seal(path: str | os.PathLike[str], *, hashes: bool = False) -> Sealed:
+def seal(path: Path, *, hashes: bool = False, progress: Progress = None) -> Sealed:
     """Read a file of safetensors, and write the CRC-32s of its tensors into a sidecar; with ``hashes`` also SHA-256s.
 
-    The file itself stays as it is. A sidecar that was there is replaced, and keeps its SHA-256s if it had any. The
+    ``progress``: True for a progress bar, or a function of (bytes done, bytes in all), as for :func:`fastio.save`. The
+    file itself stays as it is. A sidecar that was there is replaced, and keeps its SHA-256s if it had any. The
     sidecar is durable.
 
     ChecksumError names a tensor that does not match the checksums that the file has already; nothing is written then.
@@ -41,9 +44,10 @@ def seal(path: str | os.PathLike[str], *, hashes: bool = False) -> Sealed:
 
     >>> fastio.seal("model-00001-of-00002.safetensors", hashes=True)
     """
-    path = os.fsdecode(path)
+    path = path_of("path", path)
+    check_progress(progress)
     check_regular(path)
-    with opened(path) as (fd, size):
+    with shown(progress, f"sealing {os.path.basename(path)}") as told, opened(path) as (fd, size):
         if detect(head(path, fd, size, HEAD_BYTES), path) != SAFETENSORS:
             if said := foreign.problem_of(path, fd, size, "a file of safetensors"):
                 raise FormatError(f"{path}: {said}")
@@ -55,7 +59,7 @@ def seal(path: str | os.PathLike[str], *, hashes: bool = False) -> Sealed:
         table = tensor_table.read(path, fd, size)
         known = _known(path, fd, size, table)
         hashes = hashes or any(one.sha256 is not None for one in known)
-        found = digests(path, fd, size, table, hashes)
+        found = digests(path, fd, size, table, hashes, told)
         for one in known:
             compare(path, table, one, found)
         content = sidecar.text(path, fd, size, table, found)

@@ -7,15 +7,17 @@ import os
 from dataclasses import dataclass
 
 from fastio import formats
+from fastio.arguments import Path, Progress
 from fastio.engine.load_plan import detected
 from fastio.engine.record_checksums import verify_archive
 from fastio.errors import CorruptFileError, FormatError
-from fastio.files.open_file import not_a_file, opened
+from fastio.files.open_file import not_a_file, opened, path_of
 from fastio.formats import foreign
 from fastio.formats.detect import NPY, PT, SAFETENSORS, is_legacy
 from fastio.formats.pt.tensor_names import name_tensors
 from fastio.formats.small_reads import head
 from fastio.inspect.tensor_digests import verified
+from fastio.progress import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +37,33 @@ class Verification:
     hashed: bool = False
 
 
-def verify(path: str | os.PathLike[str]) -> Verification:
+def verify(path: Path, *, progress: Progress = None) -> Verification:
     """Check every byte of a file against the CRC-32 stored with it, or beside it; the result says if there is none.
 
     Reads the file once, in small blocks. Raises CorruptFileError naming the record that is damaged, FormatError for
     a file that is none of pt, safetensors or npy, and what ``open`` raises (FileNotFoundError, IsADirectoryError,
     PermissionError). A zip file that is none of torch.save's is FormatError as well; its message says what opens it.
 
+    ``progress``: True for a progress bar, or a function of (bytes done, bytes in all), as for :func:`fastio.save`.
+
     >>> fastio.verify("model.pt").checksummed
     True
     """
-    name = os.fsdecode(path)
+    name = path_of("path", path)
     if os.path.isdir(name):
         cure = "verify each file in it, or all of a model by the command `fastio verify FOLDER`"
         raise IsADirectoryError(errno.EISDIR, f"{os.strerror(errno.EISDIR)}: {cure}", name)
-    with opened(name) as (fd, size):
+    with shown(progress, f"verifying {os.path.basename(name)}") as told, opened(name) as (fd, size):
         file_format = detected(name, fd, size)
         if file_format == PT:
             try:
-                archive, nbytes, _ = verify_archive(name, fd, size)
+                archive, nbytes, _ = verify_archive(name, fd, size, told)
             except CorruptFileError as error:
                 name_tensors(error)
                 raise
             return Verification(name, file_format, len(archive.records), nbytes, archive.has_storage_crcs)
         if file_format == SAFETENSORS:
-            return Verification(name, file_format, *verified(name, fd, size))
+            return Verification(name, file_format, *verified(name, fd, size, told))
         if file_format == NPY:
             source = formats.module(file_format).source(name, fd, size)
             return Verification(name, file_format, len(source.regions), 0, False)

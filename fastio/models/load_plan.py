@@ -64,7 +64,7 @@ def plan_load(
     ModelMismatchError if a shape or dtype differs, or with ``strict`` a name. FormatError for a tensor that is
     expanded. ValueError for a ``dtype`` that is not of floating-point numbers.
     """
-    if dtype is not None and not getattr(dtype, "is_floating_point", False):
+    if dtype is not None and (type(dtype) is not torch.dtype or not dtype.is_floating_point):
         raise ValueError(f"dtype={dtype!r}: expected a torch.dtype of floating-point numbers, such as torch.bfloat16")
     aliases: dict[str, str] = {}
     overlapping: set[str] = set()

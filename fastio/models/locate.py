@@ -6,11 +6,11 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from fastio.errors import CorruptFileError, ShardMissingError, quoted
-from fastio.files.open_file import check_regular, is_path, opened
+from fastio.files.checkpoint_folders import DCP, STEPS, kind_of_folder
+from fastio.files.open_file import check_regular, is_path, opened, paths_of
 from fastio.formats import foreign
 from fastio.formats.detect import INDEX_SUFFIX
 from fastio.formats.small_reads import read_at
@@ -19,7 +19,6 @@ from fastio.sizes import exact_size
 _SUFFIXES = (".safetensors.index.json", ".safetensors")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")  # a part of a model, which needs an index
 _NAMES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-DCP_METADATA = ".metadata"  # the file that makes a folder a checkpoint of torch.distributed.checkpoint
 # More than an index of a million tensors takes.
 _LARGEST_INDEX = 256 << 20
 
@@ -90,13 +89,7 @@ def read_index(path: str) -> ShardIndex:
 
 
 def _listed(where: Any) -> list[str]:
-    if isinstance(where, bytes) or not isinstance(where, Iterable):
-        raise TypeError(f"expected a path, a folder or a list of paths, got {type(where).__name__}")
-    paths = []
-    for path in where:
-        if not is_path(path):
-            raise TypeError(f"expected a list of paths, got {type(path).__name__} in it")
-        paths.append(os.fsdecode(path))
+    paths = paths_of("filename", where, "a path, a folder or a list of paths")
     if not paths:
         raise ValueError("the list of files is empty; name at least one")
     return paths
@@ -128,8 +121,6 @@ def _in_folder(folder: str) -> str:
 
 def _checkpoints(folder: str) -> str:
     """What is in a folder without a model, and the cure."""
-    from fastio.inspect.checkpoints import DCP, STEPS, kind_of_folder  # for this error alone
-
     kind = kind_of_folder(folder)
     if kind == DCP:
         return f"a checkpoint of {DCP}: convert it by fastio.convert"

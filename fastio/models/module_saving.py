@@ -14,8 +14,10 @@ from fastio.arguments import Path, Policy, Size
 from fastio.errors import FormatError, quoted
 from fastio.files.atomic_file import sync_folder, write_durably
 from fastio.files.new_folders import new_folders
+from fastio.files.open_file import path_of
 from fastio.formats.detect import SAFETENSORS
 from fastio.formats.safetensors import sidecar
+from fastio.formats.safetensors.format import checked_metadata
 from fastio.models.module_tensors import module_tensors, tied_groups
 from fastio.models.shards import INDEX_NAME, index_text, is_model_file, split
 from fastio.sizes import parse_size
@@ -65,11 +67,11 @@ def save_model(
         raise TypeError(
             f"expected a module, got {type(model).__name__}; save_file and fastio.save store the tensors of a dict"
         )
-    name = os.fsdecode(filename)
+    name = path_of("filename", filename)
     tensors, aliases = _distinct(model, name)
     if not force_contiguous:
         _refuse_strided(name, tensors)
-    text = {**aliases, **(metadata or {})}
+    text = {**aliases, **({} if metadata is None else checked_metadata(name, metadata))}
     options = {"checksums": checksums, "hashes": hashes}
     if name.endswith(_SUFFIX) and not os.path.isdir(name):
         api.save(tensors, name, policy=policy, format=SAFETENSORS, metadata={"format": "pt", **text}, **options)

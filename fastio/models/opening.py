@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, overload
 
-import torch
-
 from fastio.arguments import Backend, Device, Group, Policy, Weights
+from fastio.devices.argument import named_device
 from fastio.engine.tool_selection import check
 from fastio.models.array_reader import ArrayReader
 from fastio.models.rank_group import rank_group
@@ -83,7 +82,7 @@ def safe_open(
     is_torch = check_framework(framework)
     check_backend(backend)
     check(policy, LOAD)
-    target = torch.device("cpu" if device is None else device)
+    target = named_device("device", device)
     if not is_torch and target.type != "cpu":
         raise ValueError(f"device={device!r}: numpy's arrays are in host memory; leave it out, or use framework='pt'")
     rank_group(group)  # raises if there is no such group

@@ -146,17 +146,20 @@ def _differences(one: str, first: Description, other: str, second: Description) 
 def rank_group(group: Any) -> RankGroup | None:
     """The ranks of a process group, or, for True, of the default one; None for None, or if there is but one rank.
 
-    ValueError without a process group, or if this rank is not in it.
+    TypeError for what is no group, ValueError without a process group, or if this rank is not in it.
     """
     if group is None:
         return None
+    is_group = dist.is_available() and (
+        isinstance(group, dist.ProcessGroup) or group is dist.GroupMember.NON_GROUP_MEMBER
+    )
+    if group is not True and not is_group:
+        raise TypeError(f"group={quoted(group)}: expected a process group, True for the default one, or None")
     if not dist.is_available() or not dist.is_initialized():
         raise ValueError(f"group={group!r}: there is no process group to load with; call init_process_group first")
-    found = dist.group.WORLD if group is True else group
+    found: Any = dist.group.WORLD if group is True else group
     if found is dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError("group=: this rank is not in that process group; call it on the ranks of the group only")
-    if not isinstance(found, dist.ProcessGroup):
-        raise TypeError(f"group={quoted(group)}: expected a process group, True for the default one, or None")
     return RankGroup(found) if dist.get_world_size(found) > 1 else None
 
 

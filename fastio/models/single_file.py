@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import torch
 
 from fastio import api
 from fastio.arguments import Backend, Device, HostMemory, Path
+from fastio.devices.argument import named_device
 from fastio.engine.load import load_open
 from fastio.engine.plan import LoadRequest
-from fastio.errors import FormatError
-from fastio.files.open_file import is_path, opened, translate_open_limit
+from fastio.files.open_file import opened, path_of, translate_open_limit
 from fastio.formats import dense_tensors
 from fastio.formats.detect import SAFETENSORS
 from fastio.models.safetensors_arguments import check_backend
@@ -52,9 +51,9 @@ def load_file(
     >>> state = fastio.load_file("model.safetensors", device="cpu")
     """
     started = time.perf_counter()
-    path = os.fsdecode(filename)
+    path = path_of("filename", filename)
     check_backend(backend)
-    target = torch.device("cpu" if device is None else device)
+    target = named_device("device", device)
     dense_tensors.check_mode(path, SAFETENSORS)
     request = api.into_memory(LoadRequest(path, target, True, None, "auto", verify, {}), into)
     with translate_open_limit("load", path), opened(path) as (fd, size):
@@ -96,6 +95,5 @@ def save_file(
 
     >>> fastio.save_file({"weight": torch.zeros(4, 4)}, "model.safetensors", metadata={"format": "pt"})
     """
-    if not is_path(filename):
-        raise FormatError(f"save_file takes a path, got {type(filename).__name__}; fastio.save takes file objects")
-    api.save(tensors, filename, format=SAFETENSORS, metadata=metadata, checksums=checksums, hashes=hashes)
+    path = path_of("filename", filename, "a path (str or os.PathLike); fastio.save takes file objects")
+    api.save(tensors, path, format=SAFETENSORS, metadata=metadata, checksums=checksums, hashes=hashes)

@@ -67,7 +67,7 @@ class Offload(SavedTensors):
         self,
         model: torch.nn.Module | None = None,
         *,
-        store: Path | Sequence[Path] | Store | None = None,
+        store: Path | Sequence[Path] | Store,
         budget: Size | None = None,
         host_budget: Size = 0,
         policy: PolicyName | Policy | Operators = "flashneuron",
@@ -76,10 +76,7 @@ class Offload(SavedTensors):
         force: str | None = None,
     ) -> None:
         if model is not None and not isinstance(model, torch.nn.Module):
-            cure = "; give the store by its keyword: Offload(store=...)" if store is None else ""
-            raise TypeError(f"model is {kind_of(model)}: expected a torch.nn.Module or None{cure}")
-        if store is None:
-            raise TypeError(f"store={store}: expected a folder on the SSD, or another store: Offload(store=...)")
+            raise TypeError(f"model is {kind_of(model)}: expected a torch.nn.Module or None")
         is_exact(codec)  # raises ValueError for an unknown one
         self._model = model
         counts = Counts()

@@ -25,16 +25,16 @@ def error_of(call: Any, *arguments: Any, **keywords: Any) -> Exception:
 
 
 @pytest.mark.parametrize("target", [None, 3, {"x": 1}, ["a.pt"], b"a.pt"])
-def test_what_is_no_file_is_refused_as_torch_refuses_it(target: Any) -> None:
+def test_what_is_no_file_is_refused(target: Any) -> None:
+    """torch raises AttributeError, which says nothing of the argument."""
     saved, loaded = error_of(fastio.save, {"x": torch.ones(3)}, target), error_of(fastio.load, target)
-    assert type(saved) is type(error_of(torch.save, {}, target))
-    assert type(loaded) is type(error_of(torch.load, target))
+    assert (type(saved), type(loaded)) == (TypeError, TypeError)
     assert "expected a path" in str(saved)
     assert "expected a path" in str(loaded)
 
 
 def test_swapped_arguments_of_a_save_say_which_comes_first() -> None:
-    with pytest.raises(AttributeError, match=r"f is a dict: .* save\(obj, f\)"):
+    with pytest.raises(TypeError, match=r"f is a dict: .* save\(obj, f\)"):
         fastio.save("a.pt", {"x": torch.ones(3)})  # type: ignore[arg-type]
 
 

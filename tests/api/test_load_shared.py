@@ -7,8 +7,6 @@ import gc
 import io
 import os
 import resource
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import torch
 import torch.multiprocessing as mp
 
 import fastio
+import warm_python
 from fastio.memory import load_buffers
 from interrupting import descriptors
 from objects import DTYPES, same, tensor_of
@@ -108,8 +107,8 @@ if __name__ == "__main__":
 
 def test_another_process_reads_and_writes_it(tmp_path: Path, strategy: str) -> None:
     torch.save({"a": torch.arange(1000)}, tmp_path / "a.pt")
-    (tmp_path / "child.py").write_text(CHILD)
-    subprocess.run([sys.executable, tmp_path / "child.py", tmp_path / "a.pt", strategy], check=True)
+    ended = warm_python.run(CHILD, str(tmp_path / "a.pt"), strategy)
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.parametrize("name", ["a.pt", "a.safetensors"])

@@ -67,6 +67,13 @@ def test_help_describes_all_public_classes_and_functions() -> None:
     assert "\nDATA\n" not in shown
 
 
+def test_help_begins_with_what_is_public() -> None:
+    """pydoc lists all modules of a package: the description comes before, and names each function and entry class."""
+    described = (fastio.__doc__ or "").replace(",", " ").split()
+    functions = {name for name in fastio.__all__ if inspect.isfunction(getattr(fastio, name))}
+    assert functions | {"Checkpointer", "Offload", "Hybrid"} <= set(described)
+
+
 def test_a_star_import_needs_no_optional_library() -> None:
     done = subprocess.run([sys.executable, "-c", HIDDEN], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

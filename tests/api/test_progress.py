@@ -156,7 +156,7 @@ def test_a_bar_fits_into_80_columns(tmp_path: Path, term: str) -> None:
 def test_short_checkpoint_saves_draw_no_bar(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastio.checkpoint.delayed_progress._SECONDS", 3600.0)
+    monkeypatch.setattr("fastio.engine.delayed_progress._SECONDS", 3600.0)
     with Checkpointer(tmp_path, progress=True) as checkpointer:
         for step in range(3):
             checkpointer.save(step, {"tensor": torch.ones(3)})

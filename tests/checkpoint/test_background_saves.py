@@ -226,7 +226,7 @@ def test_chunked_save_that_cannot_write_raises_at_once(folder: Path, monkeypatch
 def test_saves_and_restores_are_logged_and_report_progress(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fastio.checkpoint import delayed_progress
+    from fastio.engine import delayed_progress
 
     monkeypatch.setattr(delayed_progress, "_SECONDS", 0.0)
     reports: list[tuple[int, int]] = []
@@ -249,7 +249,7 @@ def test_saves_and_restores_are_logged_and_report_progress(
 
 
 def test_progress_is_not_reported_in_the_first_second() -> None:
-    from fastio.checkpoint.delayed_progress import after_a_second
+    from fastio.engine.delayed_progress import after_a_second
 
     reports: list[int] = []
     on_progress = after_a_second(lambda done, total: reports.append(done))

@@ -86,7 +86,7 @@ def test_lazy_parameter_is_replaced_by_the_saved_one(tmp_path: Path) -> None:
 def test_what_cannot_be_saved_is_named_in_a_state_that_holds_itself(tmp_path: Path) -> None:
     state: dict[str, Any] = {"w": torch.ones(3)}
     state["b"] = {"a": state, "lock": threading.Lock()}
-    named = pytest.raises(TypeError, match=r"state\['b'\]\['lock'\], a lock, cannot be saved")
+    named = pytest.raises(TypeError, match=r"state\['b'\]\['lock'\] is a lock, and cannot be saved")
     with fastio.Checkpointer(tmp_path) as checkpoints, named:
         checkpoints.save(1, state)
 

@@ -310,7 +310,7 @@ def test_error_of_load_state_dict_is_raised_and_no_step_is_skipped(
 def test_error_of_progress_is_raised_and_no_step_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    from fastio.checkpoint import delayed_progress
+    from fastio.engine import delayed_progress
 
     def progress(done: int, total: int) -> None:
         raise error

@@ -37,7 +37,7 @@ def test_a_folder_of_shards_is_sealed_and_verified(tmp_path: Path) -> None:
     assert "not verified" in run("verify", tmp_path).stdout
     said = run("seal", tmp_path).stdout.splitlines()
     assert [line.split(": ")[:3] for line in said] == [
-        [str(file), "sealed", f"CRC-32s of 1 tensors, 800 B, are in {file}.fastio-checksums.json"] for file in files
+        [str(file), "sealed", f"CRC-32s of 1 tensor, 800 B, are in {file}.fastio-checksums.json"] for file in files
     ]
     assert all("match their CRC-32s" in line for line in run("verify", tmp_path).stdout.splitlines())
     assert "with CRC-32s" in run("inspect", tmp_path).stdout
@@ -48,6 +48,8 @@ def test_a_folder_of_shards_is_sealed_and_verified(tmp_path: Path) -> None:
         "tensors": 1,
         "nbytes": 800,
         "hashed": True,
+        "status": "sealed",
+        "problem": "",
     }
     assert "CRC-32s and SHA-256s" in run("verify", files[0]).stdout
     assert [one["hashed"] for one in json.loads(run("verify", tmp_path, "--json").stdout)] == [True, True]
@@ -73,6 +75,11 @@ def test_what_cannot_be_sealed(tmp_path: Path) -> None:
     assert "missing: there is no such file" in result.stderr
     assert "good.safetensors: sealed" in result.stdout
     run("seal", tmp_path / "cut.safetensors", tmp_path / "a.pt", status=1)
+    names = [tmp_path / name for name in ("cut.safetensors", "missing", "good.safetensors", "a.pt")]
+    outcomes = json.loads(run("seal", *names, "--json", status=1).stdout)
+    assert [one["path"] for one in outcomes] == list(map(str, names))
+    assert [one["status"] for one in outcomes] == ["damaged", "unreadable", "sealed", "unreadable"]
+    assert all(one["problem"].startswith(one["path"]) == (one["status"] != "sealed") for one in outcomes)
     assert {path.name for path in tmp_path.glob("*.json")} == {"good.safetensors.fastio-checksums.json"}
 
 

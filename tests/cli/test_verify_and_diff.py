@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -328,3 +329,33 @@ class TestErrorsAreDocuments:
 def test_tolerances_are_numbers(saved: Path, option: str) -> None:
     for given in ("nan", "-1", "much"):
         assert f"'{option}'" in run("diff", saved, saved, option, given, status=2).output
+
+
+def test_diff_in_python_says_what_the_command_says(tmp_path: Path) -> None:
+    tensors = {"w": torch.arange(6.0).view(2, 3), "b": torch.ones(3), "n": torch.tensor([NAN])}
+    fastio.save(tensors, tmp_path / "a.pt")
+    fastio.save_file({f"m.{name}": tensor for name, tensor in tensors.items()}, tmp_path / "b.safetensors")
+    same = fastio.diff(tmp_path / "a.pt", tmp_path / "b.safetensors", strip_prefix="m.")
+    assert (same.equal, str(same), same.tensors) == (True, "equal: 3 tensors", (3, 3))
+    changed = {**tensors, "w": tensors["w"].clone(), "more": torch.zeros(1)}
+    changed["w"][1, 2] += 0.5
+    fastio.save(changed, tmp_path / "c.pt")
+    found = fastio.diff(tmp_path / "a.pt", tmp_path / "c.pt")
+    told = json.loads(run("diff", tmp_path / "a.pt", tmp_path / "c.pt", "--json", status=1).stdout)
+    assert (found.equal, told["equal"]) == (False, False)
+    assert list(found.differences) == [one["name"] for one in told["differences"]] == ["w", "more"]
+    apart = found.differences["w"].values
+    assert apart is not None
+    assert (apart.elements, apart.absolute, apart.where) == (1, 0.5, (1, 2))
+    assert str(found) == "w: 1 of 6 values differ, by up to 0.5\nmore: only in the second: float32 [1]"
+    assert fastio.diff(tmp_path / "a.pt", tmp_path / "c.pt", atol=1).differences.keys() == {"more"}
+
+
+def test_diff_in_python_names_damaged_tensors(saved: Path, tmp_path: Path) -> None:
+    shutil.copy(saved, tmp_path / "b.pt")
+    (tensor,) = (one for one in contents(saved).tensors if one.name == "w")
+    flip(saved, tensor.offset)
+    found = fastio.diff(saved, tmp_path / "b.pt")
+    assert not found.equal
+    assert "CRC-32" in found.differences["w"].problem
+    assert "w: damaged: " in str(found)

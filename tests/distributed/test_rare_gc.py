@@ -23,6 +23,15 @@ pytestmark = [
 USUAL = (500, 7, 9)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def unfrozen() -> Iterator[None]:
+    """Without the frozen objects of the other tests, which are frozen again afterwards."""
+    gc.unfreeze()
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def usual() -> Iterator[None]:
     before = gc.get_threshold()

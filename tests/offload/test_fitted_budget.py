@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import warm_python
 from fastio.memory.available_memory import available_memory
 
 TRAINING = """
@@ -58,8 +57,8 @@ SAVED = 48 * 8192 * 128 * 4
 def trained(way: str, limit: int, folder: Path) -> dict[str, Any]:
     """Train in a process that may take ``limit`` more bytes than when it begins; 0 for any number."""
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}  # memory that is freed goes back to the system
-    command = [sys.executable, "-c", TRAINING, way, str(limit), str(folder)]
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=True)
+    done = warm_python.run(TRAINING, way, str(limit), str(folder), folder=folder, environment=environment)
+    assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 

@@ -6,8 +6,10 @@ import os
 import pickle
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import fastio
 from fastio.errors import FastIOError, FolderMissingError
@@ -63,10 +65,12 @@ def test_missing_folder_is_named_as_the_stores(policy: PolicyName, tmp_path: Pat
 
 
 def test_place_without_its_keyword_is_told_the_keyword(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"model is a str: .*give the store by its keyword: Offload\(store=\.\.\.\)"):
-        fastio.Offload(str(tmp_path), budget="64MiB")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"store=None: .*Offload\(store=\.\.\.\)"):
-        fastio.Offload(budget="64MiB")
+    call: Any = fastio.Offload
+    for arguments in ((), (str(tmp_path),), (torch.nn.Linear(2, 2),)):
+        with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'store'"):
+            call(*arguments, budget="64MiB")
+    with pytest.raises(TypeError, match="store is a NoneType: expected a folder"):
+        call(store=None)
 
 
 def test_fastensor_with_one_folder_opens_a_tool_store(tmp_path: Path) -> None:

@@ -9,18 +9,17 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import fastio
+import warm_python
 from objects import same
 
 CASES = {"small": 10_000, "large": 200}
-SHARE, ALL = {"small": 10, "large": 2}, {"small": 1, "large": 1}  # which part of them run
+SHARE, ALL = {"small": 20, "large": 4}, {"small": 1, "large": 1}  # which part of them run
 FORMATS = ("pt", "safetensors", "npy")
 # Bytes of memory, over all cases; for large files they include copies by the judge itself.
 LARGEST_GROWTH = {"small": 64 << 20, "large": 256 << 20}
@@ -36,13 +35,13 @@ def test_damaged_files_raise_or_load_the_right_object(
     cases = CASES[size] // share[size]
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")]),
         "FASTIO_DICTIONARY_DIR": str(tmp_path / "dictionaries"),
         "MALLOC_ARENA_MAX": "1",  # otherwise each thread reserves address space, which the test limits
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-m", "faults.fuzz", file_format, size, str(cases), str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    code = "from faults import fuzz; fuzz.main()"
+    arguments = (file_format, size, str(cases), str(tmp_path))
+    ended = warm_python.run(code, *arguments, folder=tmp_path, environment=environment)
     if ended.returncode != 0:
         at = (tmp_path / f"{file_format}.case").read_bytes() if (tmp_path / f"{file_format}.case").exists() else b""
         number = int.from_bytes(at, "little")

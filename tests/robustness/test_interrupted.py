@@ -8,6 +8,8 @@ import itertools
 import os
 import sys
 import weakref
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -38,7 +40,7 @@ def work():
     fastio.save(versions[calls % 2], path, policy=policy, durable=False)
     fastio.load(path, policy=policy)
 
-while interrupts.came < wanted:
+while interrupts.came < wanted // share:
     calls += 1
     interrupts.during(work)
     found = fastio.load(path)
@@ -58,7 +60,7 @@ from interrupting import Interrupts
 
 folder, policy = sys.argv[1:]
 tensor, path, interrupts, opened = torch.ones(16 << 20), os.path.join(folder, "it.pt"), Interrupts(0.03), []
-while interrupts.came < 30:
+while interrupts.came < 30 // share:
     if interrupts.during(lambda: fastio.save(tensor, path, policy=policy)):
         opened.append(os.open(os.path.join(folder, f"other {len(opened)}"), os.O_RDWR | os.O_CREAT))
 fastio.save(tensor, path, policy=policy)
@@ -71,7 +73,7 @@ import torch
 import fastio
 from interrupting import Interrupts, descriptors, only_one_thread, transfer_functions
 
-faulthandler.dump_traceback_later(150, exit=True)
+faulthandler.dump_traceback_later(500, exit=True)
 path, policy, wanted = sys.argv[1], sys.argv[2], int(sys.argv[3])
 state = {"weight": torch.ones(6 << 20)}
 start = time.perf_counter()
@@ -79,7 +81,7 @@ fastio.save(state, path, policy=policy)
 fastio._native.wait_closed()
 interrupts, before, turn = Interrupts((time.perf_counter() - start) * 1.2, again=1e-3), descriptors(), 0
 works = [lambda: fastio.save(state, path, policy=policy, durable=False), lambda: fastio.load(path, policy=policy)]
-while interrupts.came < wanted:
+while interrupts.came < wanted // share:
     turn += 1
     if interrupts.during(works[turn % 2]):
         assert not transfer_functions(), transfer_functions()
@@ -122,7 +124,7 @@ def closed():
 for work in (opened_and_left, opened_again, dropped, closed):
     work()
     interrupts, before = Interrupts(4e-5), len(descriptors())
-    while interrupts.came < 500:
+    while interrupts.came < 500 // share:
         if interrupts.during(work):
             assert len(descriptors()) == before, descriptors()
 """
@@ -134,7 +136,7 @@ import fastio
 from fastio.checkpoint.saving import parallel_copy
 from interrupting import Interrupts, only_one_thread, transfer_functions
 
-faulthandler.dump_traceback_later(150, exit=True)
+faulthandler.dump_traceback_later(500, exit=True)
 os.sched_getaffinity = lambda _: set(range(4))  # so many threads copy
 sources = [torch.ones(12 << 20) for _ in range(2)]
 targets = [torch.empty_like(one) for one in sources]
@@ -142,7 +144,7 @@ copies = [parallel_copy.Copy(n, targets[n].data_ptr(), sources[n].data_ptr(), 48
 start = time.perf_counter()
 assert parallel_copy.copy_all(copies) == {0, 1}
 interrupts = Interrupts((time.perf_counter() - start) * 1.2, again=1e-3)
-while interrupts.came < 25:
+while interrupts.came < 25 // share:
     if interrupts.during(lambda: parallel_copy.copy_all(copies)):
         assert not transfer_functions(), transfer_functions()
 assert only_one_thread()
@@ -180,11 +182,11 @@ def settled():
 step, start = 0, time.perf_counter()
 train()
 interrupts, before = Interrupts((time.perf_counter() - start) * 1.2), descriptors()
-while interrupts.came < 12:
+while interrupts.came < max(12 // share, 4):
     step += 3
     with contextlib.suppress(fastio.FolderInUseError):
         interrupts.during(train)
-    if step % 12 == 0:
+    if step % 6 == 0:
         with settled() as checkpointer:
             for one in checkpointer.steps():
                 assert is_whole(checkpointer.restore(one).state), one
@@ -205,7 +207,7 @@ import torch
 import fastio
 from interrupting import Interrupts, descriptors, only_one_thread
 
-faulthandler.dump_traceback_later(150, exit=True)  # shows where it hangs
+faulthandler.dump_traceback_later(500, exit=True)  # shows where it hangs
 torch.manual_seed(0)
 torch.set_num_threads(1)  # two tests run at a time
 width, batch = 256, torch.randn(512, 256)
@@ -242,7 +244,7 @@ interrupts, before, steps, lost = Interrupts((time.perf_counter() - start) * 1.2
 sys.unraisablehook = lambda error: lost.append(repr(error.object))
 top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)  # since torch 2.7
 stayed = 0  # until the next step: an interrupt before the first line of ``__exit__`` leaves the hooks
-while interrupts.came < 60:
+while interrupts.came < 60 // share:
     interrupts.during(step)
     stayed += top(True) is not None
     steps += 1
@@ -271,7 +273,7 @@ import torch
 import fastio
 from interrupting import Interrupts
 
-faulthandler.dump_traceback_later(150, exit=True)
+faulthandler.dump_traceback_later(500, exit=True)
 torch.manual_seed(0)
 torch.set_num_threads(1)
 layers = [(torch.nn.Linear(256, 256), torch.nn.ReLU()) for _ in range(4)]
@@ -293,7 +295,7 @@ def step():
 start = time.perf_counter()
 gradients(model, optimizers[0])
 interrupts = Interrupts((time.perf_counter() - start) * 1.2)
-while interrupts.came < 40:
+while interrupts.came < 40 // share:
     interrupts.during(lambda: gradients(model, optimizers[0]))
     step()
     assert all(map(torch.equal, model.parameters(), plain.parameters())), "other values"
@@ -305,10 +307,18 @@ assert all(map(torch.equal, model.parameters(), plain.parameters())), "other val
 """
 
 
-def run(tmp_path: Path, script: str, *arguments: str) -> str:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    ended = warm_python.run("import faulthandler; faulthandler.enable()\n" + script, *arguments, timeout=600)
+Run = Callable[..., str]
+
+
+@pytest.fixture(params=[pytest.param(5, id="some"), pytest.param(1, marks=pytest.mark.nightly, id="all")])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    """Runs a script in a process of its own, with one interrupt in ``share``; gives what it printed."""
+    (tmp_path / "folder").mkdir()
+    return partial(_run, f"import faulthandler; faulthandler.enable(); share = {request.param}\n")
+
+
+def _run(start: str, script: str, *arguments: str) -> str:
+    ended = warm_python.run(start + script, *arguments, timeout=600)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
@@ -316,24 +326,24 @@ def run(tmp_path: Path, script: str, *arguments: str) -> str:
 @pytest.mark.parametrize("policy", ["posix", "uring", "torch"])
 @pytest.mark.parametrize(("size", "wanted", "longest"), [(10_000, 200, 1e-3), (5_000_000, 50, 2e-2)])  # by a thread
 def test_interrupts_leave_a_complete_file_and_no_leftovers(
-    tmp_path: Path, policy: str, size: int, wanted: int, longest: float
+    run: Run, tmp_path: Path, policy: str, size: int, wanted: int, longest: float
 ) -> None:
     path = tmp_path / "folder" / "it.pt"
-    run(tmp_path, SAVES_AND_LOADS, str(path), policy, str(size), str(wanted), str(longest))
+    run(SAVES_AND_LOADS, str(path), policy, str(size), str(wanted), str(longest))
 
 
 @pytest.mark.parametrize("policy", ["posix", "uring", "numpy"])
-def test_an_interrupted_save_does_not_write_to_files_opened_later(tmp_path: Path, policy: str) -> None:
-    run(tmp_path, OTHER_FILES, str(tmp_path / "folder"), policy)
+def test_an_interrupted_save_does_not_write_to_files_opened_later(run: Run, tmp_path: Path, policy: str) -> None:
+    run(OTHER_FILES, str(tmp_path / "folder"), policy)
 
 
 @pytest.mark.parametrize(("policy", "wanted"), [("posix", 60), ("uring", 30), ("numpy", 30)])
-def test_no_transfer_continues_after_repeated_interrupts(tmp_path: Path, policy: str, wanted: int) -> None:
-    run(tmp_path, AGAIN_AND_AGAIN, str(tmp_path / "folder" / "it.pt"), policy, str(wanted))
+def test_no_transfer_continues_after_repeated_interrupts(run: Run, tmp_path: Path, policy: str, wanted: int) -> None:
+    run(AGAIN_AND_AGAIN, str(tmp_path / "folder" / "it.pt"), policy, str(wanted))
 
 
-def test_interrupts_leak_no_descriptor(tmp_path: Path) -> None:
-    run(tmp_path, DESCRIPTORS, str(tmp_path / "folder"))
+def test_interrupts_leak_no_descriptor(run: Run, tmp_path: Path) -> None:
+    run(DESCRIPTORS, str(tmp_path / "folder"))
 
 
 def test_closing_a_descriptor_twice_closes_no_other_file(tmp_path: Path) -> None:
@@ -454,8 +464,8 @@ def test_a_transfer_that_failed_keeps_no_tensor_alive(
     assert not is_alive
 
 
-def test_no_snapshot_copy_continues_after_repeated_interrupts(tmp_path: Path) -> None:
-    run(tmp_path, SNAPSHOTS)
+def test_no_snapshot_copy_continues_after_repeated_interrupts(run: Run) -> None:
+    run(SNAPSHOTS)
 
 
 @pytest.mark.parametrize(
@@ -468,8 +478,10 @@ def test_no_snapshot_copy_continues_after_repeated_interrupts(tmp_path: Path) ->
         ({"asynchronous": False}, 10_000),
     ],
 )
-def test_checkpoints_are_complete_after_interrupts(tmp_path: Path, options: dict[str, object], size: int) -> None:
-    said = run(tmp_path, STEPS, str(tmp_path / "folder"), str(size), repr(options))
+def test_checkpoints_are_complete_after_interrupts(
+    run: Run, tmp_path: Path, options: dict[str, object], size: int
+) -> None:
+    said = run(STEPS, str(tmp_path / "folder"), str(size), repr(options))
     assert int(said) <= 0
 
 
@@ -484,12 +496,12 @@ def test_checkpoints_are_complete_after_interrupts(tmp_path: Path, options: dict
     ],
 )
 def test_offloaded_training_continues_correctly_after_interrupts(
-    tmp_path: Path, policy: str, options: dict[str, object]
+    run: Run, tmp_path: Path, policy: str, options: dict[str, object]
 ) -> None:
-    said = run(tmp_path, TRAINING, str(tmp_path / "folder"), policy, repr(options))
+    said = run(TRAINING, str(tmp_path / "folder"), policy, repr(options))
     assert int(said) <= 0
 
 
 @pytest.mark.parametrize("has_store", [False, True])
-def test_hybrid_training_continues_correctly_after_interrupts(tmp_path: Path, has_store: bool) -> None:
-    run(tmp_path, HYBRID, repr({"optimizer_store": str(tmp_path / "folder")} if has_store else {}))
+def test_hybrid_training_continues_correctly_after_interrupts(run: Run, tmp_path: Path, has_store: bool) -> None:
+    run(HYBRID, repr({"optimizer_store": str(tmp_path / "folder")} if has_store else {}))

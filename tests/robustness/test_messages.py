@@ -107,7 +107,7 @@ PROVOKED: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     ),
     "save of a function in a state": (
         lambda folder: steps(folder).save(5, {"a": 1, "fn": {"deep": [torch.ones(1), lambda: 1]}}),
-        ["run: step 5", r"state\['fn'\]\['deep'\]\[1\], a function, cannot be saved", "pickle"],
+        ["run: step 5", r"state\['fn'\]\['deep'\]\[1\] is a function, and cannot be saved", "pickle"],
     ),
     "missing step": (lambda folder: steps(folder).restore(7), ["run", "no step 7", "there are: 4"]),
     "missing key": (

@@ -48,6 +48,8 @@ converted: fastio.Conversion = fastio.convert("a.pt", "b.safetensors", max_shard
 
 explanation: fastio.Explanation = fastio.explain(10**9, op="save", folder=Path("."))
 checked: bool = fastio.verify(Path("model.pt")).checksummed
+compared: fastio.Comparison = fastio.diff("a.pt", Path("b.safetensors"), atol=1e-5, rtol=0, strip_prefix="model.")
+apart: list[str] = [name for name, one in compared.differences.items() if one.values and one.values.elements > 3]
 sidecar: str = fastio.seal("a.safetensors", hashes=True).sidecar
 available = [tool.name for tool in fastio.tools() if tool.available]
 with fastio.record() as transfers:

@@ -14,10 +14,11 @@ from fastio._native import crc32 as crc32_of
 from fastio.checkpoint.folder.regular_file import opened_regular
 from fastio.errors import CheckpointError, CorruptFileError, kind_of, quoted
 from fastio.files.atomic_file import AtomicFile
+from fastio.files.checkpoint_folders import MANIFEST
 from fastio.files.full_write import write_all
 from fastio.formats.small_reads import read_at
 
-NAME = "manifest.json"
+NAME = MANIFEST
 HIDDEN = f".{NAME}.fastio-hidden.tmp"
 """The name of the manifest of a step that will be removed."""
 FILE = re.compile(r"(?:step-\d{10,}\.\d+\.)?(?:state|changes)(?:\.\d+)?\.pt")

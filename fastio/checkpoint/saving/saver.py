@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from fastio.checkpoint import torch_fallback
 from fastio.checkpoint.background_write import BackgroundWrite
-from fastio.checkpoint.delayed_progress import after_a_second
 from fastio.checkpoint.folder.incremental_links import BaseStep
 from fastio.checkpoint.folder.lock import FolderLock
 from fastio.checkpoint.folder.manifest import Manifest
@@ -21,9 +20,11 @@ from fastio.checkpoint.saving.picklers import pickle_module_for
 from fastio.checkpoint.saving.refused_objects import RefusedObjects
 from fastio.checkpoint.saving.snapshot import Snapshot, Storage
 from fastio.checkpoint.saving.writing import Task, write_step
-from fastio.checkpoint.state import capture, entries, is_container
+from fastio.checkpoint.state import capture
 from fastio.checkpoint.training_pause import TrainingPause
-from fastio.errors import CheckpointError, kind_of, put_before, quoted
+from fastio.engine.delayed_progress import after_a_second
+from fastio.engine.unpicklable import name_unpicklable
+from fastio.errors import CheckpointError
 from fastio.formats.pt import torch_probe
 from fastio.formats.pt.records import Records, pickled
 from fastio.progress import shown
@@ -66,21 +67,8 @@ def _pickled(tree: Any, module: Any, where: str) -> tuple[Sequence[tuple[str, by
     try:
         return pickled(tree, _PICKLE_PROTOCOL, pickle_module=module)
     except Exception as error:
-        put_before(error, f"{where}: {_unpicklable(tree, module)} cannot be saved: ")
+        name_unpicklable(error, tree, "state", where, _PICKLE_PROTOCOL, module)
         raise
-
-
-def _unpicklable(tree: Any, module: Any, path: str = "state", above: frozenset[int] = frozenset()) -> str:
-    """The place in a tree of the first thing that cannot be pickled, and what it is. The tree may have cycles."""
-    above |= {id(tree)}
-    for key, value in entries(tree) if is_container(tree) else ():
-        if id(value) in above:
-            continue
-        try:
-            pickled(value, _PICKLE_PROTOCOL, pickle_module=module)
-        except Exception:
-            return _unpicklable(value, module, f"{path}[{quoted(key)}]", above)
-    return f"{path}, {kind_of(tree)},"
 
 
 class Saver:

@@ -44,7 +44,7 @@ def layout(
     if hashes and not checksums:
         raise ValueError(f"{path}: hashes=True needs checksums=True: hashes are stored beside the CRC-32s")
     if not isinstance(obj, dict):
-        raise FormatError(f"{path}: safetensors holds a dict of tensors, got {type(obj).__name__}; save it as .pt")
+        raise FormatError(f"{path}: expected a dict of tensors for safetensors, got {kind_of(obj)}; save it as .pt")
     for name, tensor in obj.items():
         _check(path, name, tensor)
     _refuse_shared(path, obj)
@@ -95,7 +95,7 @@ def header(
         dtype, shape = in_header(path, name, tensor)
         begins, ends = ends, ends + tensor.nbytes
         entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begins, ends]}
-    told = None if metadata is None else _checked_metadata(path, metadata)
+    told = None if metadata is None else checked_metadata(path, metadata)
     if checksums:  # first: this is how places() finds them
         in_order = [entries[name] for name in names]
         stored = names, [entry["dtype"] for entry in in_order], [entry["shape"] for entry in in_order]
@@ -117,9 +117,10 @@ def header(
     return Header(start, offsets, len(start) + ends, digests)
 
 
-def _checked_metadata(path: str, metadata: Any) -> dict[str, str]:
+def checked_metadata(path: str, metadata: Any) -> dict[str, str]:
+    """The metadata without checksums of another file. FormatError for what is no dict of Unicode text."""
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for pair in metadata.items() for text in pair):
-        raise FormatError(f"{path}: safetensors' metadata is a dict of str to str, got {quoted(metadata)}")
+        raise FormatError(f"{path}: safetensors' metadata: expected a dict of str to str, got {quoted(metadata)}")
     for key, text in metadata.items():
         if not (_is_unicode(key) and _is_unicode(text)):
             raise FormatError(f"{path}: the metadata {quoted(key)}: {quoted(text)} is not Unicode{_SURROGATES}")

@@ -15,6 +15,7 @@ import torch
 
 from fastio import devices
 from fastio.devices import Accelerator, Event, Stream
+from fastio.devices.argument import named_device
 from fastio.memory.staging_buffers import HostMemory
 
 
@@ -188,7 +189,7 @@ class _CopyToHost:
 def device_memory_for(device: torch.device | str | None) -> DeviceMemory:
     """Return the memories for "cuda", "cuda:1", "cpu" (two buffers), or None: an accelerator if there is one."""
     here = devices.available() if device is None else []
-    chosen = torch.device(device if device is not None else here[0].kind if here else "cpu")
+    chosen = named_device("device", here[0].kind if device is None and here else device)
     if chosen.type == "cpu":
         return TwoBuffers()
     accelerator = devices.find(chosen)

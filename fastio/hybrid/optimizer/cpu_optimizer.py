@@ -66,7 +66,7 @@ def check_optimizer(optimizer: Any) -> None:
     """Raise TypeError for an optimizer not in :data:`KNOWN`, HybridError for settings that need a GPU."""
     if type(optimizer) not in KNOWN:
         raise TypeError(
-            f"optimizer is {kind_of(optimizer)}: Hybrid updates torch.optim's Adam, AdamW and SGD; use one of them"
+            f"optimizer is {kind_of(optimizer)}: expected torch.optim's Adam, AdamW or SGD, which Hybrid updates"
         )
     for number, group in enumerate(optimizer.param_groups):
         for setting in ("capturable", "differentiable"):

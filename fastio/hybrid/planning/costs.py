@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from fastio.errors import FastIOError
+from fastio.errors import FastIOError, kind_of, quoted
 
 GFGB, DHA, DFGB = "GFGB", "DHA", "DFGB"
 """GFGB: a layer's parameters are copied to the GPU before forward. DHA: they are read in place over PCIe. DFGB: read in
@@ -51,8 +51,17 @@ def simulate(costs: Sequence[LayerCosts], modes: Sequence[str]) -> float:
 
     Raises ValueError for an unknown mode, or if there is not one mode per layer.
     """
+    check_costs(costs)
+    if isinstance(modes, str) or not isinstance(modes, Sequence):
+        raise TypeError(f"modes={quoted(modes)} is {kind_of(modes)}: expected a list of modes, one for each layer")
     ends = forward_ends(costs, modes)
     return ends[-1] if ends else 0.0
+
+
+def check_costs(costs: object) -> None:
+    """Raise TypeError for anything but a list of costs."""
+    if not isinstance(costs, Sequence) or not all(isinstance(one, LayerCosts) for one in costs):
+        raise TypeError(f"costs={quoted(costs)} is {kind_of(costs)}: expected a list of LayerCosts, one for each layer")
 
 
 def forward_ends(costs: Sequence[LayerCosts], modes: Sequence[str]) -> list[float]:

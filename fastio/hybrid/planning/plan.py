@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
+from fastio.errors import quoted
 from fastio.hybrid.planning.backward_prefetch import admit
-from fastio.hybrid.planning.costs import DHA, GFGB, GpuBudgetError, LayerCosts, simulate
+from fastio.hybrid.planning.costs import DHA, GFGB, GpuBudgetError, LayerCosts, check_costs, simulate
 from fastio.hybrid.planning.gradient_placement import stay_on_gpu
 from fastio.hybrid.planning.memferry import memferry
 from fastio.hybrid.planning.optimal import optimal
+from fastio.sizes import parse_size
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,10 @@ PlannerName = Literal["memferry", "optimal", "zero-offload"]
 
 def check_settings(planner: str | Planner, gradient_reserve: float) -> None:
     """Raise ValueError for an unknown planner, or a ``gradient_reserve`` outside 0 to 1."""
-    if not callable(planner) and planner not in _PLANNERS:
+    if not callable(planner) and planner not in PLANNERS:
         raise ValueError(f"planner={planner!r}: expected one of {', '.join(PLANNERS)}")
+    if not isinstance(gradient_reserve, Real):
+        raise TypeError(f"gradient_reserve={quoted(gradient_reserve)}: expected a share from 0 to 1")
     if not 0 <= gradient_reserve <= 1:
         raise ValueError(f"gradient_reserve is {gradient_reserve}: expected a share from 0 to 1")
 
@@ -66,6 +71,8 @@ def plan(
     copies, and ValueError for an unknown planner or a reserve outside 0 to 1.
     """
     check_settings(planner, gradient_reserve)
+    check_costs(costs)
+    gpu_bytes = parse_size(gpu_bytes, "gpu_bytes")
     modes = tuple(planner(costs)) if callable(planner) else _PLANNERS[planner](costs)
     if gpu_bytes is not None:
         modes = _within(costs, modes, gpu_bytes, planner)

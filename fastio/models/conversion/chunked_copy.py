@@ -24,6 +24,7 @@ from fastio.models.conversion.new_file import NewFile, Piece
 from fastio.models.conversion.source_tensors import SourceFile
 from fastio.results import SaveResult, Transfer
 from fastio.runtime.native_errors import translate_native_errors
+from fastio.sizes import count_of
 from fastio.transports.transport import SAVE, Extent, WriteRequest
 
 # Two chunks are in memory. A multiple of the transports' block sizes: no block spans two chunks.
@@ -56,7 +57,7 @@ class _Writing:
             try:
                 self.new.allocate(file.size)
             except TransferError as error:
-                what = f"reserving disk space for {file.count} tensor{'' if file.count == 1 else 's'}"
+                what = f"reserving disk space for {count_of(file.count, 'tensor')}"
                 raise TransferError(error.errno or 0, what, file.path) from error
 
     def write(self, chunk: _Chunk, control: Control) -> None:

@@ -9,15 +9,17 @@ from dataclasses import dataclass
 
 from fastio.arguments import Path, Policy, Progress, Size, Weights
 from fastio.engine.tool_selection import check
+from fastio.errors import kind_of, quoted
+from fastio.files.checkpoint_folders import DCP_METADATA
 from fastio.files.new_folders import new_folders
-from fastio.files.open_file import is_path, translate_open_limit
+from fastio.files.open_file import is_path, path_of, translate_open_limit
 from fastio.models.conversion.chunked_copy import copy_all
 from fastio.models.conversion.commit import commit_file, commit_shards
 from fastio.models.conversion.destinations import check_free, named, new_files
 from fastio.models.conversion.model_source import of_model
 from fastio.models.conversion.npy_source import is_npy, of_npy
 from fastio.models.conversion.source_tensors import Source
-from fastio.models.locate import DCP_METADATA, locate
+from fastio.models.locate import locate
 from fastio.progress import check_progress, shown
 from fastio.results import publish
 from fastio.runtime.gc_pause import gc_paused
@@ -95,9 +97,9 @@ def convert(
     check(policy, LOAD)
     check(policy, SAVE)
     check_progress(progress)
-    if not is_path(destination):
-        raise TypeError(f"destination: expected a path, got {type(destination).__name__}")
-    name = os.fsdecode(destination)
+    if key is not None and not isinstance(key, str):
+        raise TypeError(f"key={quoted(key)} is {kind_of(key)}: expected the name of an entry, or None for all")
+    name = path_of("destination", destination)
     to = named(name, max_shard_size)
     with contextlib.ExitStack() as stack, translate_open_limit("convert", name):
         with gc_paused():

@@ -29,6 +29,7 @@ class Destination(NamedTuple):
 
 def named(path: str, max_shard_size: int | str | None) -> Destination:
     """What a path means. ValueError for a name or size that means nothing."""
+    most = parse_size(_SHARD_SIZE if max_shard_size is None else max_shard_size, "max_shard_size")
     is_folder = path.endswith(os.sep) or os.path.isdir(path)
     suffix = os.path.splitext(path)[1].lower()
     if max_shard_size is None and not is_folder:
@@ -38,7 +39,6 @@ def named(path: str, max_shard_size: int | str | None) -> Destination:
         return Destination(path, _FORMATS[suffix], None)
     if suffix in _FORMATS and not is_folder:
         raise ValueError(f"{path}: max_shard_size= makes a folder of shards, got the name of a file; leave one out")
-    most = parse_size(_SHARD_SIZE if max_shard_size is None else max_shard_size, "max_shard_size")
     if not most:
         raise ValueError(f"max_shard_size={max_shard_size!r}: expected at least one byte, such as {_SHARD_SIZE!r}")
     return Destination(path.rstrip(os.sep) or os.sep, SAFETENSORS, most)

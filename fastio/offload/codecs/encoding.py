@@ -36,7 +36,7 @@ from typing import Literal
 import torch
 
 from fastio import devices
-from fastio.errors import PayloadError, ToolUnavailableError, UnsupportedError
+from fastio.errors import PayloadError, ToolUnavailableError, UnsupportedError, kind_of
 from fastio.offload.codecs import csr, exponents
 from fastio.offload.stores import fresh_memory
 
@@ -84,6 +84,8 @@ def encode(tensor: torch.Tensor, codec: Codec) -> Encoded:
     ToolUnavailableError for "csr" of a CUDA tensor without CuPy ("lossless" then keeps the bytes).
     """
     _check(codec)
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"tensor is {kind_of(tensor)}: expected a torch.Tensor")
     if tensor.layout is not torch.strided or tensor.is_quantized or not devices.usable(tensor.device):
         what = f"{tensor.layout}, {tensor.dtype}, on {tensor.device}"
         raise UnsupportedError(f"cannot encode a tensor that is {what}: only dense ones on the CPU or a GPU are")

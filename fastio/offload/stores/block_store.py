@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fastio.arguments import Path
+from fastio.errors import kind_of, quoted
+from fastio.files.open_file import paths_of
 from fastio.offload.stores.endurance import Drive
 from fastio.offload.stores.store_errors import BLOCK, Failure, PublicErrors, StoreGoneError, transfer_error
 from fastio.offload.stores.store_opening import open_store
@@ -77,9 +79,11 @@ class BlockStore:
         driver: Literal["uring", "threads", "nvme", "vfio", "spdk"] | None = None,
         force: str | None = None,
     ) -> None:
-        if capacity < 0 or 0 < capacity < BLOCK:
-            raise ValueError(f"capacity is {capacity}: expected a block of {BLOCK:,} bytes or more, or 0 for no limit")
-        paths = [places] if isinstance(places, (str, os.PathLike)) else list(places)
+        if type(capacity) is not int or capacity < 0 or 0 < capacity < BLOCK:
+            raise ValueError(f"capacity={capacity!r}: expected {BLOCK:,} bytes (a block) or more, or 0 for no limit")
+        if not isinstance(force, str | None):
+            raise TypeError(f"force={quoted(force)} is {kind_of(force)}: expected a device's serial number, or None")
+        paths = paths_of("places", places, "a folder, an empty file or a device, or a list of them")
         opened = open_store(paths, capacity, driver, force)
         self._native = opened.native
         self.driver = opened.driver

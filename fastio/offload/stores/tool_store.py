@@ -21,6 +21,7 @@ import torch
 from fastio import devices, dicts
 from fastio.arguments import Path, Policy
 from fastio.errors import FolderMissingError, TransferError
+from fastio.files.open_file import paths_of
 from fastio.offload.stores.background_commands import BackgroundCommands, Command
 from fastio.offload.stores.endurance import Drive
 from fastio.offload.stores.size_times import SizeTimes
@@ -73,8 +74,7 @@ class ToolStore:
 
     def __init__(self, folders: Path | Sequence[Path], policy: Policy = "w+r") -> None:
         self._tally = Tally(_times(dicts.resolve(policy, SAVE, registry.names())))
-        given = [folders] if isinstance(folders, str | os.PathLike) else folders
-        self.folders = tuple(os.fspath(folder) for folder in given)
+        self.folders = tuple(paths_of("folders", folders, "a folder, or a list of them"))
         if not self.folders:
             raise ValueError(f"folders={folders!r}: expected at least one folder")
         self._name = ", ".join(self.folders)

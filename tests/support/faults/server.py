@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import os
 import sys
@@ -16,6 +17,8 @@ _MODULES = {"": programs, "checkpoints": checkpoints}
 
 def main() -> None:
     """Answer one JSON request per line: start a program, wait for one, or create an object for all children."""
+    gc.collect()
+    gc.freeze()  # so that a collection in a child copies no page of what was imported
     for line in sys.stdin:
         request = json.loads(line)
         if "wait" in request:
