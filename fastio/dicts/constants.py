@@ -56,6 +56,7 @@ LOOKS = 0.02  # share for each tool that became slower
 FIRST_LOOK = 1.0  # usual calls that these may take to begin with
 BAND = 8  # buckets in each of which a tool is tried again
 MOST_COST = 3.0  # most cost of a try, over the best tool's time
+LEAST_COST = 0.02  # least, also of a tool that is equal
 TRY_SECONDS = 1e-4  # added to the cost of a try
 USUAL_CALLS = 200  # window of the usual call's time
 PENDING_CALLS = 16  # a try without a time is given up after so many calls

@@ -48,7 +48,7 @@ class Exploration:
             alike = gap < 0 and other.known and not other.slowdown  # equal in time, but takes more CPU
             if alike or (record.tried is not None and call - record.tried.call < constants.PENDING_CALLS):
                 continue
-            excess = max(math.expm1(min(gap + 0.5 * other.informative**2, 8.0)), 0.0)
+            excess = max(math.expm1(min(gap + 0.5 * other.informative**2, 8.0)), constants.LEAST_COST)
             # Processes that call a tool once know its first calls alone, and would each begin with a try of it.
             seen = other.known or record.began(plan.bucket) >= constants.ENOUGH_FIRST_CALLS
             cost = constants.TRY_SECONDS + plan.seconds * (excess if seen else min(excess, constants.MOST_COST))
