@@ -21,6 +21,7 @@ from fastio.arguments import (
 )
 from fastio.engine import file_objects
 from fastio.engine.call_checks import (
+    check_flag,
     check_load_keywords,
     check_map_location,
     check_readable,
@@ -162,6 +163,7 @@ def load(
 
     >>> state = fastio.load("model.pt", map_location="cuda")
     """
+    check_flag("verify", verify)
     names = None if keys is None else checked(keys)
     safe = weights_only is None or weights_only
     by_default = weights_only is None and torch_load_arguments.get("pickle_module") is None

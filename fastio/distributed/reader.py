@@ -16,6 +16,7 @@ from torch.futures import Future
 from fastio.arguments import Path, Policy, Progress
 from fastio.distributed import metadata as metadata_file
 from fastio.distributed.load_file import FileLoad
+from fastio.engine.call_checks import check_flag
 from fastio.engine.tool_selection import check
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, quoted
 from fastio.files.open_file import opened_in_folder, path_of
@@ -53,6 +54,7 @@ class Reader(StorageReader):
     def __init__(self, path: Path, *, policy: Policy = "auto", verify: bool = True, progress: Progress = None) -> None:
         super().__init__()
         check(policy, LOAD)
+        check_flag("verify", verify)
         check_progress(progress)
         self.path = path_of("path", path)
         self.policy = policy

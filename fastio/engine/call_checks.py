@@ -49,6 +49,13 @@ def check_map_location(where: Any) -> None:
         )
 
 
+def check_flag(name: str, value: object) -> None:
+    """Raise TypeError for what is neither True nor False, nor numpy's: any other text would count as True."""
+    kind = type(value)
+    if not isinstance(value, bool) and (kind.__module__, kind.__name__.rstrip("_")) != ("numpy", "bool"):
+        raise TypeError(f"{name}={quoted(value)} is {kind_of(value)}: expected True or False")
+
+
 def check_save_keywords(given: Mapping[str, Any]) -> None:
     """Raise TypeError for torch.save's keywords of a wrong type."""
     protocol = given.get("pickle_protocol")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from fastio.arguments import Backend, Device, Group, Policy, Weights
+from fastio.engine.call_checks import check_flag
 from fastio.engine.tool_selection import check
 from fastio.models.device_places import device_places
 from fastio.models.load_plan import LoadPlan, module_target, wanted_dtype
@@ -82,6 +83,9 @@ def load_model(
     ranks = rank_group(group)
     with together(ranks):
         check(policy, LOAD)
+        check_flag("strict", strict)
+        check_flag("atomic", atomic)
+        check_flag("verify", verify)
         check_backend(backend)
         place_of = device_places(device)
         if not isinstance(model, torch.nn.Module):

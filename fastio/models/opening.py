@@ -6,6 +6,7 @@ from typing import Literal, overload
 
 from fastio.arguments import Backend, Device, Group, Policy, Weights
 from fastio.devices.argument import named_device
+from fastio.engine.call_checks import check_flag
 from fastio.engine.tool_selection import check
 from fastio.models.array_reader import ArrayReader
 from fastio.models.rank_group import rank_group
@@ -82,6 +83,7 @@ def safe_open(
     is_torch = check_framework(framework)
     check_backend(backend)
     check(policy, LOAD)
+    check_flag("verify", verify)
     target = named_device("device", device)
     if not is_torch and target.type != "cpu":
         raise ValueError(f"device={device!r}: numpy's arrays are in host memory; leave it out, or use framework='pt'")

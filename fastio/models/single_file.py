@@ -9,6 +9,7 @@ import torch
 from fastio import api
 from fastio.arguments import Backend, Device, HostMemory, Path
 from fastio.devices.argument import named_device
+from fastio.engine.call_checks import check_flag
 from fastio.engine.load import load_open
 from fastio.engine.plan import LoadRequest
 from fastio.files.open_file import opened, path_of, translate_open_limit
@@ -53,6 +54,7 @@ def load_file(
     started = time.perf_counter()
     path = path_of("filename", filename)
     check_backend(backend)
+    check_flag("verify", verify)
     target = named_device("device", device)
     dense_tensors.check_mode(path, SAFETENSORS)
     request = api.into_memory(LoadRequest(path, target, True, None, "auto", verify, {}), into)

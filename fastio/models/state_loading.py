@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from fastio.arguments import Group, Policy, Weights
+from fastio.engine.call_checks import check_flag
 from fastio.engine.tool_selection import check
 from fastio.errors import UnsupportedError, kind_of, quoted
 from fastio.formats import dense_tensors
@@ -67,6 +68,9 @@ def load_into(
     ranks = rank_group(group)
     with together(ranks):
         check(policy, LOAD)
+        check_flag("strict", strict)
+        check_flag("atomic", atomic)
+        check_flag("verify", verify)
         with gc_paused():  # as in load_model
             found = _tensors_of(state)
             load = Load("load_into", filename, strict, atomic, dtype, policy, verify, ranks)

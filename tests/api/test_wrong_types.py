@@ -62,9 +62,10 @@ TAKEN = {
     "progress": "none bool function",
     "target": "text bytes number",
     "tensor": "tensor",
+    **dict.fromkeys(("verify", "strict", "atomic"), "bool"),
 }
 FLAGS = {
-    *("durable", "clone", "verify", "checksums", "hashes", "strict", "atomic", "weights_only", "mmap", "learn"),
+    *("durable", "clone", "checksums", "hashes", "weights_only", "mmap", "learn"),
     *("force_contiguous", "asynchronous", "incremental", "read_back", "read_only", "overwrite", "strict_paper"),
     *("obj", "candidates"),  # any object is saved; any tools are chosen from
 }
@@ -236,6 +237,12 @@ def test_wrong_types_are_refused_in_words_that_help(
     monkeypatch.chdir(tmp_path)  # a "?" that is taken for a name is here
     found = problems(name, known[name])
     assert not found, "\n".join(found)
+
+
+def test_numpys_bools_are_bools(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    fastio.save({"a": torch.ones(2)}, tmp_path / "a.safetensors")
+    assert torch.equal(fastio.load(tmp_path / "a.safetensors", verify=numpy.bool_(False))["a"], torch.ones(2))
 
 
 def test_every_public_function_is_walked(known: dict[str, Case]) -> None:
