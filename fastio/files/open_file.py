@@ -100,6 +100,13 @@ def check_regular(path: str) -> None:
         raise OSError(_number(status), problem, path)
 
 
+def refuse_folder(path: str, subcommand: str) -> None:
+    """Raise IsADirectoryError for a folder, which the subcommand of that name takes."""
+    if os.path.isdir(path):
+        cure = f"{subcommand} each file in it, or all of a model by the command `fastio {subcommand} FOLDER`"
+        raise IsADirectoryError(errno.EISDIR, f"{os.strerror(errno.EISDIR)}: {cure}", path)
+
+
 def not_a_file(status: os.stat_result) -> str:
     """What is wrong with a path that is not a regular file, and the cure; empty if it is one."""
     return "" if stat.S_ISREG(status.st_mode) else f"expected a regular file, found {_kind(status)}: name a file"

@@ -24,7 +24,11 @@ class _Kind(NamedTuple):
 
 
 _HTML = _Kind("an HTML page", f"{_AGAIN}: a server answered with a page, often one that asks to log in or says why not")
-_JSON = _Kind("JSON", "name the file of the tensors; an index of shards must be named *.index.json")
+_JSON = _Kind(
+    "JSON",
+    "name the file of the tensors, of an index one of its shards; fastio.safe_open, fastio.load_model and the command, "
+    "as in `fastio verify FOLDER`, take the folder, or an index named *.index.json",
+)
 _UNPACK = "unpack it with {}, and name the file that was in it"
 _PICTURE = "name the file of the tensors"
 _SIGNATURES = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fastio.arguments import Path, Progress
 from fastio.errors import ChecksumError, FormatError
 from fastio.files.atomic_file import write_durably
-from fastio.files.open_file import check_regular, opened, path_of
+from fastio.files.open_file import check_regular, opened, path_of, refuse_folder
 from fastio.files.unchanged import Unchanged
 from fastio.formats import foreign
 from fastio.formats.detect import HEAD_BYTES, SAFETENSORS, detect
@@ -46,6 +46,7 @@ def seal(path: Path, *, hashes: bool = False, progress: Progress = None) -> Seal
     """
     path = path_of("path", path)
     check_progress(progress)
+    refuse_folder(path, "seal")
     check_regular(path)
     with shown(progress, f"sealing {os.path.basename(path)}") as told, opened(path) as (fd, size):
         if detect(head(path, fd, size, HEAD_BYTES), path) != SAFETENSORS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from fastio.arguments import Path, Progress
 from fastio.engine.load_plan import detected
 from fastio.engine.record_checksums import verify_archive
 from fastio.errors import CorruptFileError, FormatError
-from fastio.files.open_file import not_a_file, opened, path_of
+from fastio.files.open_file import not_a_file, opened, path_of, refuse_folder
 from fastio.formats import foreign
 from fastio.formats.detect import NPY, PT, SAFETENSORS, is_legacy
 from fastio.formats.pt.tensor_names import name_tensors
@@ -50,9 +49,7 @@ def verify(path: Path, *, progress: Progress = None) -> Verification:
     True
     """
     name = path_of("path", path)
-    if os.path.isdir(name):
-        cure = "verify each file in it, or all of a model by the command `fastio verify FOLDER`"
-        raise IsADirectoryError(errno.EISDIR, f"{os.strerror(errno.EISDIR)}: {cure}", name)
+    refuse_folder(name, "verify")
     with shown(progress, f"verifying {os.path.basename(name)}") as told, opened(name) as (fd, size):
         file_format = detected(name, fd, size)
         if file_format == PT:

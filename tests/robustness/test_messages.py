@@ -293,13 +293,25 @@ def test_a_folder_says_what_it_is_and_what_to_name(tmp_path: Path) -> None:
             said = CliRunner().invoke(cli, list(map(str, arguments))).output
             words = (str(folder), "checkpoints of fastio.Checkpointer", "step-…/state.pt", "Checkpointer.verify(step)")
             assert all(word in said for word in words), said
-    with pytest.raises(IsADirectoryError, match="`fastio verify FOLDER`"):
-        fastio.verify(run)
+    for door, name in ((fastio.verify, "verify"), (fastio.seal, "seal")):
+        with pytest.raises(IsADirectoryError, match=f"{name} each file in it, or all of .*`fastio {name} FOLDER`"):
+            door(run)
     with pytest.raises(IsADirectoryError, match=r"name a file in it, or a number of bytes .*folder="):
         fastio.explain(run)
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="found no file of safetensors: check the path, or name"):
         fastio.safe_open(tmp_path / "empty")
+
+
+def test_an_index_of_shards_where_a_file_of_tensors_belongs_says_what_takes_it(tmp_path: Path) -> None:
+    fastio.save_model(torch.nn.Linear(8, 8), tmp_path / "w", max_shard_size="100")
+    index = tmp_path / "w" / "model.safetensors.index.json"
+    for door in (fastio.verify, fastio.seal, fastio.load, fastio.load_file, fastio.explain):
+        with pytest.raises(fastio.FormatError, match=r"fastio\.load_model") as raised:
+            door(index)
+        assert re.search("a shard|one of its shards", str(raised.value))
+        assert "must be named" not in str(raised.value)
+    assert fastio.load_model(torch.nn.Linear(8, 8), index) == ([], [])
 
 
 @pytest.mark.parametrize(
