@@ -34,9 +34,9 @@ from fastio.transports.transport import LOAD, Extent
 def check_tools(policy: Any, devices: Iterable[torch.device], files: WeightFiles) -> None:
     """ToolUnavailableError if ``policy`` names a tool that cannot fill memory on one of the devices."""
     for kind in {device.type for device in devices}:
-        for file_format in {file.format for file in files.files}:
+        for file_format, path in {file.format: file.path for file in files.files}.items():
             if is_filled(kind, file_format):  # else by way of host memory
-                plan_transfer(LOAD, files.described, file_format, {torch.device(kind)}, 0, 0, policy, "extents")
+                plan_transfer(LOAD, path, file_format, {torch.device(kind)}, 0, 0, policy, "extents")
 
 
 def fill_in_place(

@@ -10,7 +10,7 @@ from typing import Any
 
 from fastio._native import Descriptor
 from fastio.errors import ChecksumError, CorruptFileError, FormatError, TensorMissingError, quoted
-from fastio.files.open_file import check_regular, translate_open_limit
+from fastio.files.open_file import check_regular, is_path, translate_open_limit
 from fastio.files.unchanged import Unchanged
 from fastio.formats import dense_tensors
 from fastio.formats.detect import HEAD_BYTES, PT, SAFETENSORS, detect, is_legacy
@@ -127,7 +127,8 @@ class WeightFiles:
         self.shard_index = located.shard_index
         self.files: list[WeightFile] = []
         self.file_of: dict[str, WeightFile] = {}
-        self.described = ", ".join(located.paths[:3]) + (", …" if len(located.paths) > 3 else "")
+        listed = ", ".join(located.paths[:3]) + (", …" if len(located.paths) > 3 else "")
+        self.described = os.fsdecode(where) if is_path(where) else listed
         for path in located.paths:
             dense_tensors.check_mode(path, SAFETENSORS)
             self._add(WeightFile(path, verify, keep_object, is_shared))

@@ -142,6 +142,14 @@ def test_missing_and_unexpected_names_are_the_librarys(tmp_path: Path) -> None:
     assert equal(values(model), values(library))
 
 
+def test_a_difference_names_the_folder_or_the_index_that_was_given(tmp_path: Path) -> None:
+    fastio.save_model(Model(1), tmp_path / "w", max_shard_size="2KB")
+    for where in (tmp_path / "w", tmp_path / "w" / "model.safetensors.index.json"):
+        with pytest.raises(fastio.ModelMismatchError) as raised:
+            fastio.load_model(nn.Linear(1, 1), where)
+        assert str(raised.value).startswith(f"{where} cannot be loaded into this Linear:")
+
+
 @pytest.mark.parametrize("atomic", [True, False])
 def test_a_pt_of_a_tied_models_state_dict_fits_it(tmp_path: Path, atomic: bool) -> None:
     torch.save(Model(1).state_dict(), tmp_path / "a.pt")
