@@ -49,6 +49,14 @@ def check_map_location(where: Any) -> None:
         )
 
 
+def swapped(function: str, first: str, value: object, filename: object) -> TypeError:
+    """The error for a call whose first argument is what ``filename`` is to be, and the other way round."""
+    return TypeError(
+        f"{first}={quoted(value)} is {kind_of(value)}, and filename {kind_of(filename)}: expected {function}({first}, "
+        f"filename), the {first} first"
+    )
+
+
 def check_flag(name: str, value: object) -> None:
     """Raise TypeError for what is neither True nor False, nor numpy's: any other text would count as True."""
     kind = type(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fastio.arguments import Backend, Device, Group, Policy, Weights
-from fastio.engine.call_checks import check_flag
+from fastio.engine.call_checks import check_flag, swapped
 from fastio.engine.tool_selection import check
 from fastio.models.device_places import device_places
 from fastio.models.load_plan import LoadPlan, module_target, wanted_dtype
@@ -89,6 +89,8 @@ def load_model(
         check_backend(backend)
         place_of = device_places(device)
         if not isinstance(model, torch.nn.Module):
+            if isinstance(filename, torch.nn.Module):
+                raise swapped("load_model", "model", model, filename)
             raise TypeError(f"expected a module, got {type(model).__name__}; load_into fills the tensors of a dict")
         with gc_paused():  # a third of the time for ten thousand tensors
             found = module_tensors(model)

@@ -11,6 +11,7 @@ import torch
 
 from fastio import api, formats
 from fastio.arguments import Path, Policy, Size
+from fastio.engine.call_checks import swapped
 from fastio.errors import FormatError, quoted
 from fastio.files.atomic_file import sync_folder, write_durably
 from fastio.files.new_folders import new_folders
@@ -64,6 +65,8 @@ def save_model(
     if not most:
         raise ValueError(f"max_shard_size={max_shard_size!r}: expected a size of at least one byte, such as '5GB'")
     if not isinstance(model, torch.nn.Module):
+        if isinstance(filename, torch.nn.Module):
+            raise swapped("save_model", "model", model, filename)
         raise TypeError(
             f"expected a module, got {type(model).__name__}; save_file and fastio.save store the tensors of a dict"
         )

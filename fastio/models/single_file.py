@@ -9,7 +9,7 @@ import torch
 from fastio import api
 from fastio.arguments import Backend, Device, HostMemory, Path
 from fastio.devices.argument import named_device
-from fastio.engine.call_checks import check_flag
+from fastio.engine.call_checks import check_flag, swapped
 from fastio.engine.load import load_open
 from fastio.engine.plan import LoadRequest
 from fastio.files.open_file import opened, path_of, translate_open_limit
@@ -97,5 +97,7 @@ def save_file(
 
     >>> fastio.save_file({"weight": torch.zeros(4, 4)}, "model.safetensors", metadata={"format": "pt"})
     """
+    if isinstance(filename, dict) and not isinstance(tensors, dict):
+        raise swapped("save_file", "tensors", tensors, filename)
     path = path_of("filename", filename, "a path (str or os.PathLike); fastio.save takes file objects")
     api.save(tensors, path, format=SAFETENSORS, metadata=metadata, checksums=checksums, hashes=hashes)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fastio.arguments import Group, Policy, Weights
-from fastio.engine.call_checks import check_flag
+from fastio.engine.call_checks import check_flag, swapped
 from fastio.engine.tool_selection import check
 from fastio.errors import UnsupportedError, kind_of, quoted
 from fastio.formats import dense_tensors
@@ -72,6 +72,8 @@ def load_into(
         check_flag("atomic", atomic)
         check_flag("verify", verify)
         with gc_paused():  # as in load_model
+            if isinstance(filename, dict) and not isinstance(state, dict):
+                raise swapped("load_into", "state", state, filename)
             found = _tensors_of(state)
             load = Load("load_into", filename, strict, atomic, dtype, policy, verify, ranks)
             got = load.run(STATE, found, device_places(None))

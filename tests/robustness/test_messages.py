@@ -314,6 +314,31 @@ def test_an_index_of_shards_where_a_file_of_tensors_belongs_says_what_takes_it(t
     assert fastio.load_model(torch.nn.Linear(8, 8), index) == ([], [])
 
 
+def test_swapped_arguments_are_said_to_be_swapped() -> None:
+    model, state = torch.nn.Linear(2, 2), {"w": torch.ones(2)}
+    for door, value, first in (
+        (fastio.load_model, model, "model"),
+        (fastio.save_model, model, "model"),
+        (fastio.load_into, state, "state"),
+        (fastio.save_file, state, "tensors"),
+    ):
+        with pytest.raises(
+            TypeError, match=rf"='w' is a str.* {door.__name__}\({first}, filename\), the {first} first"
+        ):
+            door("w", value)
+
+
+def test_a_typo_in_a_models_folder_names_folder_and_index(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    for name in ("W", "W.index.json", "W.pt"):
+        for door in (fastio.safe_open, lambda path: fastio.load_model(model, path)):
+            with pytest.raises(FileNotFoundError, match=r"a model's folder, or its index: check the path") as raised:
+                door(tmp_path / name)
+            assert raised.value.filename == str(tmp_path / name)
+        with pytest.raises(FileNotFoundError, match=r"\.npy file, a model's folder, or its index"):
+            fastio.convert(tmp_path / name, tmp_path / "new.safetensors")
+
+
 @pytest.mark.parametrize(
     ("name", "part", "words"),
     [
