@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from fastio.errors import CorruptFileError, ForeignFileError, shortened
-from fastio.files.open_file import MISSING
+from fastio.files.open_file import MISSING, MISSING_MODEL, MISSING_SOURCE
 from fastio.inspect.contents import EXPECTED
 
 DAMAGED = DIFFERENT = 1
@@ -91,7 +91,7 @@ def one_line(error: BaseException) -> str:
     said = str(error)
     if isinstance(error, OSError) and error.filename is not None:
         problem = error.strerror or "failed"
-        if error.errno in _CURES and problem in (os.strerror(error.errno), MISSING):
+        if error.errno in _CURES and problem in (os.strerror(error.errno), MISSING, MISSING_MODEL, MISSING_SOURCE):
             problem = _CURES[error.errno]
         said = f"{os.fsdecode(error.filename)}: {problem}"
     return escaped(in_options(said))

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 MISSING = f"{os.strerror(errno.ENOENT)}; expected a .pt, .safetensors or .npy file: check the path"
 """Python's text for a file that is not there, and the cure."""
+MISSING_MODEL, MISSING_SOURCE = (
+    f"{os.strerror(errno.ENOENT)}; expected a {kinds} file, a model's folder, or its index: check the path"
+    for kinds in (".pt or .safetensors", ".pt, .safetensors or .npy")
+)
+"""The same for the files of a model, and for what is converted."""
 
 
 def translate_open_limit(operation: str, path: str) -> HandledErrors[OSError | RuntimeError]:

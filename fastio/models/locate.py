@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fastio.errors import CorruptFileError, ShardMissingError, quoted
 from fastio.files.checkpoint_folders import DCP, STEPS, kind_of_folder
-from fastio.files.open_file import check_regular, is_path, opened, paths_of
+from fastio.files.open_file import MISSING_MODEL, check_regular, is_path, opened, paths_of
 from fastio.formats import foreign
 from fastio.formats.detect import INDEX_SUFFIX
 from fastio.formats.small_reads import read_at
@@ -38,19 +38,24 @@ class Located(NamedTuple):
     shard_index: ShardIndex | None
 
 
-def locate(where: Any) -> Located:
+def locate(where: Any, missing: str = MISSING_MODEL) -> Located:
     """Find the files of a path, a folder or a list of paths. No file of tensors is opened.
 
     Of a folder these are ``model.safetensors``; else those that ``model.safetensors.index.json`` names; else
     ``pytorch_model.bin``, or those that ``pytorch_model.bin.index.json`` names; else the only other index, or the only
     other file, of safetensors, unless its name is a shard's.
 
-    Raises FileNotFoundError for a folder without any, ShardMissingError for a file that only the index has,
-    CorruptFileError for an index that is none, ValueError for a list without a path, TypeError for what is no path.
+    Raises FileNotFoundError for a path that is not there, with the text ``missing``, and for a folder without any,
+    ShardMissingError for a file that only the index has, CorruptFileError for an index that is none, ValueError for a
+    list without a path, TypeError for what is no path.
     """
     if not is_path(where):
         return Located(_listed(where), None)
     path = os.fsdecode(where)
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, missing, path) from None
     if os.path.isdir(path):
         path = _in_folder(path)
     if not path.endswith(INDEX_SUFFIX):

@@ -12,7 +12,7 @@ from fastio.engine.tool_selection import check
 from fastio.errors import kind_of, quoted
 from fastio.files.checkpoint_folders import DCP_METADATA
 from fastio.files.new_folders import new_folders
-from fastio.files.open_file import is_path, path_of, translate_open_limit
+from fastio.files.open_file import MISSING_SOURCE, is_path, path_of, translate_open_limit
 from fastio.models.conversion.chunked_copy import copy_all
 from fastio.models.conversion.commit import commit_file, commit_shards
 from fastio.models.conversion.destinations import check_free, named, new_files
@@ -141,7 +141,7 @@ def _open(where: Weights, key: str | None, stack: contextlib.ExitStack, policy: 
             from fastio.models.conversion.dcp_source import of_checkpoint  # DCP is imported only for its folders
 
             return of_checkpoint(path, key, stack, policy)
-        (first, *_) = locate(path).paths
+        (first, *_) = locate(path, MISSING_SOURCE).paths
         if is_npy(first):
             return of_npy(first, key, stack, policy)
     return of_model(where, key, stack, policy)
