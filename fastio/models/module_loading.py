@@ -9,6 +9,7 @@ from fastio.engine.call_checks import check_flag, swapped
 from fastio.engine.tool_selection import check
 from fastio.models.device_places import device_places
 from fastio.models.load_plan import LoadPlan, module_target, wanted_dtype
+from fastio.models.load_warnings import warn_of_meta_buffers
 from fastio.models.loading import Load
 from fastio.models.module_tensors import ModuleTensors, module_tensors
 from fastio.models.rank_group import rank_group, together
@@ -36,6 +37,9 @@ def load_model(
     with memory once these are read and compared; what is tied stays tied. Before the first byte of the module changes,
     all that can be known is checked: the headers of all files, names, shapes, dtypes, whose checksums they are, that no
     file was changed meanwhile, and that there is memory for new tensors, which are read first.
+
+    Buffers that are not persistent are in no file: those on the meta device stay there, with a RuntimeWarning that
+    names them.
 
     Submodules with hooks or methods of their own for ``load_state_dict`` or ``state_dict`` are loaded through
     ``load_state_dict``, at the end, with all that they contain. Their hooks see new tensors, which take memory until
@@ -98,6 +102,7 @@ def load_model(
             got = load.run(module_target(model), found, place_of)
         with got.partial.step():
             _assign(model, found, got.plan, got.new, got.filled if found.own or atomic else {}, dtype)
+        warn_of_meta_buffers(model)
         return got.plan.result(got.damaged)
 
 

@@ -83,6 +83,41 @@ def test_on_the_meta_device_tensors_are_made_and_ties_kept(saved: Path) -> None:
     model.embedding.weight.sum().backward()
 
 
+class Rotary(nn.Module):
+    """A buffer that no file has, as of many models of Hugging Face."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("inv_freq", torch.ones(2), persistent=False)
+        self.register_buffer("none", None, persistent=False)
+
+
+def test_buffers_of_no_file_that_stay_on_the_meta_device_are_named_in_one_warning(tmp_path: Path) -> None:
+    made = nn.ModuleList([Rotary(), Rotary()])
+    fastio.save_model(made, tmp_path / "a.safetensors")
+    assert fastio.load_model(made, tmp_path / "a.safetensors") == ([], [])  # no warning
+    with torch.device("meta"):
+        model = nn.ModuleList([Rotary(), Rotary()])
+    with pytest.warns(RuntimeWarning, match=r"'0\.inv_freq', '1\.inv_freq'; compute them after the load") as warned:
+        assert fastio.load_model(model, tmp_path / "a.safetensors") == ([], [])
+    assert [one.filename for one in warned] == [__file__]
+    assert model[0].inv_freq.is_meta
+    assert not model[0].weight.is_meta
+
+
+def test_a_hook_that_computes_such_buffers_needs_no_warning(tmp_path: Path) -> None:
+    fastio.save_model(Rotary(), tmp_path / "a.safetensors")
+    with torch.device("meta"):
+        model = Rotary()
+
+    def compute(module: nn.Module, keys: object) -> None:
+        module.inv_freq = torch.ones(2)
+
+    model.register_load_state_dict_post_hook(compute)
+    assert fastio.load_model(model, tmp_path / "a.safetensors") == ([], [])
+
+
 def test_a_submodule_with_two_names_stays_one_on_the_meta_device(tmp_path: Path) -> None:
     def made() -> nn.Module:
         model = nn.Module()
