@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 import warnings
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 
+from fastio.errors import quoted
+from fastio.files.open_file import is_path
+from fastio.models.load_plan import LoadPlan
 from fastio.models.partial_load import listed
 
+_MOST_NAMES = 10_000  # that are compared with a missing one
 _TO_CALLER = 3  # levels of the stack: the caller of load_model or load_into
 
 
@@ -26,3 +35,50 @@ def warn_of_meta_buffers(model: torch.nn.Module) -> None:
             RuntimeWarning,
             stacklevel=_TO_CALLER,
         )
+
+
+def warn_of_nothing_loaded(function: str, state: str, plan: LoadPlan, filename: Any, is_meta: bool = False) -> None:
+    """Warn if names are missing and none was loaded, which ``strict=False`` allows.
+
+    ``state`` is the expression of the state dict of what was to be filled; ``is_meta``: some of it has no memory.
+    """
+    if plan.names or not plan.missing:
+        return
+    where = quoted(os.fsdecode(filename)) if is_path(filename) else "..."
+    behind, before = _prefixes(plan.unexpected, plan.missing), _prefixes(plan.missing, plan.unexpected)
+    if behind:
+        alike = [f"{prefix}{name}" for prefix, name in behind.items()]
+        prefix = quoted(next(iter(behind))[:-1])
+        empty = "; before that, module.to_empty(device='cpu') gives it memory" if is_meta else ""
+        cure = f"load a part of a model as fastio.load_into({{{prefix}: {state}}}, {where}, strict=False){empty}"
+    elif before:
+        alike = plan.unexpected
+        cure = f"fill what is behind {quoted(next(iter(before)))} alone"
+    else:
+        few = plan.unexpected if len(plan.unexpected) < _MOST_NAMES else []
+        alike = difflib.get_close_matches(plan.missing[0], few, n=3) or plan.unexpected
+        cure = "name the files of this model, or rename the tensors"
+    said = "; ".join(
+        [*listed("expected", plan.missing), *(listed("the files have", alike) or ["the files have no tensors"]), cure]
+    )
+    warnings.warn(
+        f"{function}: nothing was loaded from {where}; {said}",
+        RuntimeWarning,
+        stacklevel=_TO_CALLER,
+    )
+
+
+def _prefixes(longer: list[str], shorter: Iterable[str]) -> dict[str, str]:
+    """What stands before names in longer names, that which stands before most of them first, each with one name."""
+    among = set(shorter)
+    count: Counter[str] = Counter()
+    example: dict[str, str] = {}
+    for name in longer:
+        at = name.find(".")
+        while at >= 0:
+            prefix, rest = name[: at + 1], name[at + 1 :]
+            if rest in among:
+                count[prefix] += 1
+                example.setdefault(prefix, rest)
+            at = name.find(".", at + 1)
+    return {prefix: example[prefix] for prefix, _ in count.most_common()}

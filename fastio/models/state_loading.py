@@ -15,6 +15,7 @@ from fastio.formats.named_tensors import named_tensors
 from fastio.models.device_places import device_places
 from fastio.models.in_place import copy_into
 from fastio.models.load_plan import STATE
+from fastio.models.load_warnings import warn_of_nothing_loaded
 from fastio.models.loading import Load
 from fastio.models.module_tensors import ModuleTensors, is_tensor_of_tensors
 from fastio.models.rank_group import rank_group, together
@@ -41,7 +42,8 @@ def load_into(
     Args:
         state: a dict of tensors with memory, on any device, also nested: a module's ``state_dict()``, a checkpoint.
         filename: a file, a list of files, an index or a folder, as for :func:`fastio.safe_open`.
-        strict: raise for names that only the files or only the state have.
+        strict: raise for names that only the files or only the state have. Without it, a RuntimeWarning says so if
+            nothing is loaded.
         atomic: read everything before the first tensor changes, so that an error leaves the state as it was; this needs
             its memory a second time. By default tensors are filled where they are: an error of the disk or a damaged
             tensor then leaves the state partly filled, and its message says with which tensors. With both ``atomic``
@@ -79,6 +81,7 @@ def load_into(
             got = load.run(STATE, found, device_places(None))
         for name, tensor in got.new.items():
             copy_into(found.tensors[name], tensor)
+        warn_of_nothing_loaded("load_into", "state", got.plan, filename)
         return got.plan.result(got.damaged)
 
 

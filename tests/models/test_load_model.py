@@ -6,6 +6,7 @@ import copy
 import errno
 import os
 import pickle
+import re
 import signal
 import threading
 import time
@@ -116,6 +117,41 @@ def test_a_hook_that_computes_such_buffers_needs_no_warning(tmp_path: Path) -> N
 
     model.register_load_state_dict_post_hook(compute)
     assert fastio.load_model(model, tmp_path / "a.safetensors") == ([], [])
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_part_of_a_model_of_which_nothing_is_loaded_is_told_what_loads_it(
+    tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = nn.ModuleDict({"layers": nn.ModuleList(nn.Linear(4, 4) for _ in range(3)), "norm": nn.LayerNorm(4)})
+    fastio.save_model(saved, tmp_path / "w", max_shard_size="100")
+    monkeypatch.chdir(tmp_path)
+    with torch.device(device):
+        module = nn.Linear(4, 4)
+    with pytest.warns(RuntimeWarning, match=r"expected: 'bias', 'weight'; the files have: 'layers\.0\.bias'") as warned:
+        missing, unexpected = fastio.load_model(module, "w", strict=False)
+    assert (missing, unexpected) == (["bias", "weight"], sorted(saved.state_dict()))
+    assert [one.filename for one in warned] == [__file__]
+    said = str(warned[0].message)
+    if device == "meta":
+        assert "module.to_empty(device='cpu')" in said
+        module.to_empty(device="cpu")
+    (cure,) = re.findall(r"fastio\.load_into\(.*strict=False\)", said)
+    assert eval(cure)[0] == []
+    assert torch.equal(module.weight, saved["layers"][0].weight)
+
+
+def test_a_wrapped_module_and_another_model_are_told_when_nothing_is_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    fastio.save_model(nn.Linear(4, 4), path)
+    with pytest.warns(RuntimeWarning, match="the files have: 'bias', 'weight'; fill what is behind 'module.' alone"):
+        fastio.load_model(nn.ModuleDict({"module": nn.Linear(4, 4)}), path, strict=False)
+    with pytest.warns(RuntimeWarning, match="expected: 'wieght'; the files have: 'weight'; name the files"):
+        fastio.load_into({"wieght": torch.ones(4, 4)}, path, strict=False)
+    fastio.save_file({}, path)
+    with pytest.warns(RuntimeWarning, match="the files have no tensors"):
+        fastio.load_into({"weight": torch.ones(4, 4)}, path, strict=False)
+    assert fastio.load_model(nn.ReLU(), path, strict=False) == ([], [])
 
 
 def test_a_submodule_with_two_names_stays_one_on_the_meta_device(tmp_path: Path) -> None:
