@@ -57,26 +57,38 @@ class CorruptFileError(FastIOError, RuntimeError):
     """A file's bytes contradict its own directory or checksums.
 
     ``record`` is the part of the file that is damaged, where that is known, ``tensors`` the names of the tensors in it.
+    ``noun`` is what the message calls it: "record" for a member of a ``.pt``, else mostly "tensor".
     Also a RuntimeError, as torch.load raises for a truncated file.
     """
 
-    def __init__(self, path: str, record: str | None, problem: str, tensors: tuple[str, ...] = ()) -> None:
+    noun: str = "record"
+
+    def __init__(
+        self, path: str, record: str | None, problem: str, tensors: tuple[str, ...] = (), noun: str = ""
+    ) -> None:
+        self.noun = noun or self.noun
         self.path = path
         self.record = record
         self.problem = problem if ";" in problem else f"{problem}{_RESTORE}"
         self.tensors = tensors
         super().__init__(self._message())
 
-    def __reduce__(self) -> tuple[type[CorruptFileError], tuple[str, str | None, str, tuple[str, ...]]]:
-        return type(self), (self.path, self.record, self.problem, self.tensors)
+    def __reduce__(self) -> tuple[type[CorruptFileError], tuple[str, str | None, str, tuple[str, ...], str]]:
+        return type(self), (self.path, self.record, self.problem, self.tensors, self.noun)
 
     def name_tensors(self, names: Iterable[str]) -> None:
         """Add the names of the tensors that lie in the damaged record."""
         self.tensors = tuple(names)
         self.args = (self._message(),)
 
+    def name_as_tensor(self) -> None:
+        """Call a "record" a tensor: reads of tensors by name know no more than the name."""
+        if self.noun == CorruptFileError.noun:
+            self.noun = "tensor"
+            self.args = (self._message(),)
+
     def _message(self) -> str:
-        where = f"{self.path}: record {quoted(self.record)}" if self.record is not None else self.path
+        where = f"{self.path}: {self.noun} {quoted(self.record)}" if self.record is not None else self.path
         if self.tensors:
             shown, more = ", ".join(map(quoted, self.tensors[:3])), len(self.tensors) - 3
             where += f" (tensor{'s' if len(self.tensors) > 1 else ''} {shown}{f' and {more} more' if more > 0 else ''})"
@@ -90,6 +102,7 @@ class ChecksumError(CorruptFileError):
     damaged tensors of one read into memory, if it found out.
     """
 
+    noun = "tensor"
     records: tuple[str, ...] = ()
 
 

@@ -12,6 +12,7 @@ from fastio.cli.files import files_of
 from fastio.cli.messages import DAMAGED, TROUBLE, echo_json, is_damage, one_line, visible
 from fastio.engine.delayed_progress import after_a_second
 from fastio.errors import CorruptFileError, FastIOError
+from fastio.formats.detect import SAFETENSORS
 from fastio.inspect.verify import verify as verify_file
 from fastio.progress import shown
 from fastio.sizes import count_of, format_size
@@ -81,8 +82,9 @@ def _failed(path: str, error: FastIOError | OSError) -> Outcome:
 
 def _tell(outcome: Outcome) -> None:
     if outcome.status == VERIFIED:
+        noun = "tensor" if outcome.format == SAFETENSORS else "record"
         kinds = "CRC-32s and SHA-256s" if outcome.hashed else "CRC-32s"
-        compared = f"{count_of(outcome.records, 'record')}, {format_size(outcome.nbytes)}, match their {kinds}"
+        compared = f"{count_of(outcome.records, noun)}, {format_size(outcome.nbytes)}, match their {kinds}"
         click.echo(f"{visible(outcome.path)}: verified: {compared}")
     elif outcome.status == NOT_VERIFIED:
         click.echo(f"{visible(outcome.path)}: not verified: {outcome.format}: {outcome.problem}")

@@ -17,6 +17,7 @@ from fastio.engine.plan import FileLoad, LoadPlan, LoadRequest, MappedLoad, Torc
 from fastio.engine.torch_load import MAPPED, UNSEALED, load_by_torch, read_by_torch
 from fastio.errors import CorruptFileError
 from fastio.files.open_file import opened
+from fastio.formats.detect import SAFETENSORS
 from fastio.formats.pt.reader import NeedsTorchError
 from fastio.formats.pt.tensor_names import name_tensors
 from fastio.formats.source import Source
@@ -43,7 +44,9 @@ def load_open(
     try:
         obj, transfer = execute_load(plan, fd, size, started, progress)
     except CorruptFileError as error:
-        if plan.request.path == error.path:
+        if file_format == SAFETENSORS:
+            error.name_as_tensor()
+        elif plan.request.path == error.path:
             name_tensors(error)
         raise
     except NeedsTorchError as reason:  # the pickle can be judged only while it is unpickled

@@ -37,7 +37,10 @@ def _contents_of_shards(path: str) -> Contents:
         for name, file in weights.file_of.items():
             if index is not None and name not in index.files:
                 raise CorruptFileError(
-                    index.path, name, f"is in {file.path}, but the index lacks it; download the index again"
+                    index.path,
+                    name,
+                    f"is in {file.path}, but the index lacks it; download the index again",
+                    noun="tensor",
                 )
         files = tuple(file.path for file in weights.files)
         metadata = dict(weights.metadata() or {})

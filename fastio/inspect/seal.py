@@ -19,6 +19,7 @@ from fastio.formats.safetensors.tensor_table import TensorTable
 from fastio.formats.small_reads import head
 from fastio.inspect.tensor_digests import compare, digests
 from fastio.progress import check_progress, shown
+from fastio.runtime.native_errors import tensors_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ def seal(path: Path, *, hashes: bool = False, progress: Progress = None) -> Seal
         table = tensor_table.read(path, fd, size)
         known = _known(path, fd, size, table)
         hashes = hashes or any(one.sha256 is not None for one in known)
-        found = digests(path, fd, size, table, hashes, told)
+        with tensors_named():
+            found = digests(path, fd, size, table, hashes, told)
         for one in known:
             compare(path, table, one, found)
         content = sidecar.text(path, fd, size, table, found)

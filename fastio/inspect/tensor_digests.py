@@ -14,6 +14,7 @@ from fastio.formats.safetensors.format import checksums_of
 from fastio.formats.safetensors.tensor_checksums import SHA256, TensorChecksums
 from fastio.formats.safetensors.tensor_table import TensorTable
 from fastio.formats.small_reads import blocks_at
+from fastio.runtime.native_errors import tensors_named
 from fastio.transports.transport import is_resident
 
 _TOLD_EACH = 16 << 20  # bytes that are read between two reports of progress
@@ -29,7 +30,8 @@ def verified(path: str, fd: int, size: int, progress: Progress | None = None) ->
     if known is None:
         return len(table.entries), 0, False, False
     hashes = known.sha256 is not None
-    compare(path, table, known, digests(path, fd, size, table, hashes, progress))
+    with tensors_named():
+        compare(path, table, known, digests(path, fd, size, table, hashes, progress))
     return len(table.entries), table.nbytes, True, hashes
 
 

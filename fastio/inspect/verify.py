@@ -21,7 +21,7 @@ from fastio.progress import shown
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of a check of ``records`` records with ``nbytes`` bytes in all.
+    """The result of a check of ``records`` records (of safetensors: tensors) with ``nbytes`` bytes in all.
 
     ``checksummed`` is False if there are no checksums of its tensors (npy, safetensors of others without a sidecar,
     torch.save with CRCs off, or inside ``skip_data()``): then only its structure was checked, and of a ``.pt`` the
@@ -39,9 +39,10 @@ class Verification:
 def verify(path: Path, *, progress: Progress = None) -> Verification:
     """Check every byte of a file against the CRC-32 stored with it, or beside it; the result says if there is none.
 
-    Reads the file once, in small blocks. Raises CorruptFileError naming the record that is damaged, FormatError for
-    a file that is none of pt, safetensors or npy, and what ``open`` raises (FileNotFoundError, IsADirectoryError,
-    PermissionError). A zip file that is none of torch.save's is FormatError as well; its message says what opens it.
+    Reads the file once, in small blocks. Raises CorruptFileError naming the record or tensor that is damaged,
+    FormatError for a file that is none of pt, safetensors or npy, and what ``open`` raises (FileNotFoundError,
+    IsADirectoryError, PermissionError). A zip file that is none of torch.save's is FormatError as well; its message says
+    what opens it.
 
     ``progress``: True for a progress bar, or a function of (bytes done, bytes in all), as for :func:`fastio.save`.
 

@@ -85,11 +85,14 @@ def read_index(path: str) -> ShardIndex:
     for name, file in files.items():
         if not isinstance(file, str) or file in ("", ".", "..") or "/" in file or "\0" in file:
             raise CorruptFileError(
-                path, name, f"its file is {quoted(file)}, expected the bare name of a file in the same folder"
+                path,
+                name,
+                f"its file is {quoted(file)}, expected the bare name of a file in the same folder",
+                noun="tensor",
             )
     metadata = found.get("metadata") or {}
     if not isinstance(metadata, dict):
-        raise CorruptFileError(path, "metadata", f"is {quoted(metadata)}, expected a map")
+        raise CorruptFileError(path, "metadata", f"is {quoted(metadata)}, expected a map", noun="entry")
     return ShardIndex(path, files, metadata)
 
 

@@ -25,7 +25,7 @@ from fastio.models.selection import Blocks, blocks, pieces
 from fastio.models.weight_files import WeightFile
 from fastio.results import publish
 from fastio.runtime.gc_pause import gc_paused
-from fastio.runtime.native_errors import translate_native_errors
+from fastio.runtime.native_errors import tensors_named, translate_native_errors
 from fastio.transports.extent_rows import ExtentRows, Rows, entries
 from fastio.transports.transport import Extent, Span
 
@@ -71,9 +71,10 @@ def read_into(
     """
     if not extents:
         return
-    transfer, values = read_extents(
-        file.path, file.fd, file.size, extents, span, policy, None, file.format, in_place, file.is_shared, control
-    )
+    with tensors_named():
+        transfer, values = read_extents(
+            file.path, file.fd, file.size, extents, span, policy, None, file.format, in_place, file.is_shared, control
+        )
     damaged = [extents[index].name for index, crc in crcs.items() if values[index] != crc]
     if damaged:
         file.check_unchanged()

@@ -168,7 +168,10 @@ class WeightFiles:
             name = next(name for name in names if name in self.file_of)
             other = self.file_of[name].path
             raise CorruptFileError(
-                file.path, name, f"is also in {other}: expected each name once; leave one of the files out"
+                file.path,
+                name,
+                f"is also in {other}: expected each name once; leave one of the files out",
+                noun="tensor",
             )
         of_file = dict.fromkeys(names, file)
         if self.file_of:
@@ -190,7 +193,7 @@ def _check_index(located: Located, file_of: dict[str, WeightFile]) -> None:
             where = "no file of it has that tensor" if found is None else f"it is in {called[found]}"
             raise CorruptFileError(
                 index.path, name, f"is said to be in {quoted(expected)}, but {where}: files of two models, or of two "
-                "versions, are mixed; download them again",
+                "versions, are mixed; download them again", noun="tensor",
             )  # fmt: skip
 
 

@@ -34,3 +34,8 @@ def public_error(error: NativeError, path: str) -> Exception:
         cure = problem if "restore" in problem else f"{problem}; restore the file from a copy"
         return CorruptFileError(path, record.decode("utf-8", "replace") or None, cure)
     return RefusedError(str(fields[0]))
+
+
+def tensors_named() -> HandledErrors[CorruptFileError]:
+    """Inside, a CorruptFileError calls what it names a tensor, and not a record: for reads of tensors by name."""
+    return HandledErrors(CorruptFileError, CorruptFileError.name_as_tensor)

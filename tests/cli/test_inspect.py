@@ -134,7 +134,7 @@ def test_two_shards_with_one_name(tmp_path: Path) -> None:
     shard(tmp_path)
     fastio.save({"a": torch.ones(2), "b": torch.ones(1)}, tmp_path / "model-2.safetensors")
     stderr = run("inspect", tmp_path, status=2).stderr
-    assert "model-2.safetensors: record 'a': is also in" in stderr
+    assert "model-2.safetensors: tensor 'a': is also in" in stderr
     assert "model-1.safetensors" in stderr
 
 

@@ -58,6 +58,10 @@ class TestVerify:
         assert (found["status"], found["format"]) == ("verified", "pt")
         assert found["nbytes"] > 20_000
 
+    def test_a_file_of_safetensors_has_tensors(self, tmp_path: Path) -> None:
+        fastio.save({"w": torch.ones(3), "v": torch.ones(3)}, tmp_path / "a.safetensors")
+        assert ": verified: 2 tensors, " in run("verify", tmp_path / "a.safetensors").stdout
+
     def test_damage_names_file_and_tensors(self, saved: Path, tmp_path: Path) -> None:
         other = tmp_path / "b.pt"
         fastio.save(torch.ones(3), other)

@@ -102,7 +102,7 @@ def test_damage(tmp_path: Path, atomic: bool) -> None:
     data = bytearray(path.read_bytes())
     data[data.index(source["y"].numpy().tobytes()) + 5] ^= 4
     path.write_bytes(data)
-    with pytest.raises(fastio.CorruptFileError, match=r"a\.pt: record 'y': its 3.52 KiB .3,600 bytes..*CRC-32"):
+    with pytest.raises(fastio.CorruptFileError, match=r"a\.pt: tensor 'y': its 3.52 KiB .3,600 bytes..*CRC-32"):
         fastio.load_into({"x": target, "y": torch.zeros(900)}, path, atomic=atomic)
     assert same_bits(target, torch.zeros(900)) == atomic
 

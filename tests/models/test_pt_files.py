@@ -124,7 +124,7 @@ def test_damage(tmp_path: Path, atomic: bool) -> None:
     data[data.index(source.weight.detach().numpy().tobytes()) + 5] ^= 4
     path.write_bytes(data)
     before = {name: tensor.clone() for name, tensor in target.state_dict().items()}
-    with pytest.raises(fastio.CorruptFileError, match=r"a\.pt: record 'weight': its 4.69 KiB .4,800 bytes..*CRC-32"):
+    with pytest.raises(fastio.CorruptFileError, match=r"a\.pt: tensor 'weight': its 4.69 KiB .4,800 bytes..*CRC-32"):
         fastio.load_model(target, path, atomic=atomic)
     assert same(dict(target.state_dict()), before) == atomic
     with fastio.safe_open(path) as f:

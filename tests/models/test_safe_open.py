@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import pickle
 import random
 import struct
 import threading
@@ -235,7 +236,7 @@ def test_an_index_that_does_not_fit_its_files_is_refused(tmp_path: Path) -> None
 def test_one_name_in_two_files_is_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         fastio.save_file({"weight": torch.ones(3), name: torch.ones(2)}, tmp_path / name)
-    with pytest.raises(fastio.CorruptFileError, match=r"/b: record 'weight': is also in .*/a"):
+    with pytest.raises(fastio.CorruptFileError, match=r"/b: tensor 'weight': is also in .*/a"):
         fastio.safe_open([tmp_path / "a", tmp_path / "b"])
 
 
@@ -299,7 +300,7 @@ def test_damaged_headers_are_refused_when_the_file_is_opened(tmp_path: Path) -> 
         {"a": {"dtype": "F32"}},
     ):
         write(bad)
-        with pytest.raises(fastio.CorruptFileError, match="/a: record 'a'"):
+        with pytest.raises(fastio.CorruptFileError, match="/a: tensor 'a'"):
             fastio.safe_open(path)
     write({"a": entry}, 11)
     with pytest.raises(fastio.CorruptFileError, match="/a"):
@@ -312,12 +313,12 @@ def test_a_file_that_is_cut_short_while_open_hands_out_nothing(tmp_path: Path, k
     fastio.save_file({"a": torch.randn(100, 100)}, path)
     with fastio.safe_open(path) as file:
         os.truncate(path, kept)
-        with pytest.raises(fastio.CorruptFileError, match="/a: record 'a'"):
+        with pytest.raises(fastio.CorruptFileError, match="/a: tensor 'a'"):
             file.get_tensor("a")
-        with pytest.raises(fastio.CorruptFileError, match="/a: record 'a'"):
+        with pytest.raises(fastio.CorruptFileError, match="/a: tensor 'a'"):
             file.get_slice("a")[:, 3:5]
         file.prefetch([("a", slice(0, 40)), ("a", slice(50, 100))])
-        with pytest.raises(fastio.CorruptFileError, match="/a: record 'a'"):
+        with pytest.raises(fastio.CorruptFileError, match="/a: tensor 'a'"):
             file.get_slice("a")[50:]
 
 
@@ -394,3 +395,26 @@ def test_close_waits_for_reads_and_hands_out_nothing_of_another_file(
         os.close(fd)
     with pytest.raises(ValueError, match="closed"):
         file.get_tensor("t")
+
+
+def test_a_part_of_safetensors_is_called_a_tensor_and_of_a_pt_a_record(tmp_path: Path) -> None:
+    tensors, pt = tmp_path / "a.safetensors", tmp_path / "a.pt"
+    for path in (tensors, pt):
+        fastio.save({"w": torch.ones(20_000)}, path)
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    for door in (
+        fastio.load,
+        fastio.load_file,
+        fastio.verify,
+        fastio.seal,
+        lambda path: fastio.convert(path, tmp_path / "b.pt"),
+    ):
+        with pytest.raises(fastio.ChecksumError, match=r"a\.safetensors: tensor 'w': its") as raised:
+            door(tensors)
+        assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+    for door in (fastio.load, fastio.verify):
+        with pytest.raises(fastio.CorruptFileError, match=r"a\.pt: record 'data/0' \(tensor 'w'\): its") as raised_:
+            door(pt)
+        assert str(pickle.loads(pickle.dumps(raised_.value))) == str(raised_.value)

@@ -18,6 +18,7 @@ from fastio.formats.safetensors import header as safetensors_header
 from fastio.formats.safetensors.dtypes import ITEMSIZES, in_torch
 from fastio.formats.safetensors.entries import Entry, HeaderEntries
 from fastio.formats.small_reads import head, read_at
+from fastio.runtime.native_errors import tensors_named
 from fastio.sizes import exact_size
 
 EXPECTED = "a file of safetensors"
@@ -83,7 +84,8 @@ def read(path: str, fd: int, size: int, expected: str = EXPECTED) -> TensorTable
         _refuse(path, fd, size, length, expected)
     text = read_at(path, fd, 8, length)
     start = 8 + length
-    return _of_usual(text, start, size) or _of_any(path, text, start, size)
+    with tensors_named():
+        return _of_usual(text, start, size) or _of_any(path, text, start, size)
 
 
 def _refuse(path: str, fd: int, size: int, length: int, expected: str) -> None:
@@ -152,7 +154,7 @@ def _check_metadata(path: str, header: dict[str, Any]) -> None:
     """Check that names are text and metadata maps text to text, as the library demands."""
     metadata = {} if header.get(METADATA) is None else header[METADATA]
     if not _is_text(metadata):
-        raise CorruptFileError(path, METADATA, "is no map of text to text")
+        raise CorruptFileError(path, METADATA, "is no map of text to text", noun="entry")
     try:
         "".join([*header, *metadata, *metadata.values()]).encode()
     except UnicodeEncodeError as error:
