@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import warnings
@@ -61,7 +62,7 @@ class Checkpointer:
             ``changes.1.pt``; only a Checkpointer opens them. Changes are found by digests of the snapshot before, at
             the speed of reading memory, and most of them are written meanwhile. A digest has 256 bits for 16 KiB, under
             a random key of this process, so any change is missed with probability 2^-128. The first step of every
-            process is therefore full; so is one that does not fit into ``memory_budget``.
+            process is therefore full; so is one that does not fit into ``memory_budget``, with a RuntimeWarning, once.
         when_busy: what ``save`` does while the step before is still being written. ``"wait"`` waits for it. ``"skip"``
             returns False at once, so that several steps are merged into the next one that is saved: call ``wait``
             before the last save, or it may be skipped.
@@ -69,7 +70,7 @@ class Checkpointer:
             directory is compared. A restore checks every byte in any case.
         policy: chooses the tool, as for :func:`fastio.save`.
         progress: True for a bar, or a function of (bytes done, bytes in all); it starts after one second.
-        read_only: only look and restore; other processes may write meanwhile.
+        read_only: only look and restore; other processes may write meanwhile. ValueError beside an option of saves.
 
     >>> with fastio.Checkpointer("run1", keep=2) as checkpointer:
     ...     state = {"model": model, "optimizer": optimizer, "random": RandomState(), "losses": losses}
@@ -99,6 +100,11 @@ class Checkpointer:
         if when_busy not in ("wait", "skip"):
             raise ValueError(f"when_busy={when_busy!r}: expected 'wait' or 'skip'")
         check_progress(progress)
+        if read_only:
+            _check_reader(
+                keep=keep, keep_every=keep_every, asynchronous=asynchronous, memory_budget=memory_budget,
+                incremental=incremental, when_busy=when_busy, read_back=read_back,
+            )  # fmt: skip
         for op in (LOAD,) if read_only else (SAVE, LOAD):
             check(policy, op)
         budget = parse_size(memory_budget, "memory_budget")
@@ -322,6 +328,16 @@ class Checkpointer:
 def _check_step(step: Any, none: str = ", or None for the newest intact one") -> None:
     if type(step) is not int and not (none and step is None):
         raise TypeError(f"step={quoted(step)} is {kind_of(step)}: expected an integer{none}")
+
+
+def _check_reader(**given: Any) -> None:
+    """ValueError for an option of saves."""
+    defaults = inspect.signature(Checkpointer).parameters
+    for name, value in given.items():
+        if value != defaults[name].default:
+            raise ValueError(
+                f"{name}={quoted(value)}: only saves use it, and read_only=True has none: leave one of them out"
+            )
 
 
 def _device(map_location: Any) -> torch.device:

@@ -58,6 +58,7 @@ def bind(live: Any, saved: Any) -> Apply:
     CheckpointError, naming the place, if the two trees do not have the same shape, or two live tensors share a part of
     their memory and were not saved so.
     """
+    _require_kind(live, saved)
     binding = _Binding(find_holders(live, is_restored_in_place))
     apply = binding.bind(live, saved, "state")
     if both := partial_overlap(binding.filled):
@@ -66,6 +67,15 @@ def bind(live: Any, saved: Any) -> Apply:
             "other; nothing was restored; give one of them a clone()"
         )
     return apply
+
+
+def _require_kind(live: Any, saved: Any) -> None:
+    """Raise CheckpointError for a tree that is no dict, or no list or tuple, where that was saved."""
+    if is_restored_in_place(live) or not is_container(saved):
+        return
+    kinds = (dict,) if isinstance(saved, dict) else (list, tuple)
+    if not isinstance(live, kinds):
+        raise CheckpointError(f"state is {kind_of(live)}, but {kind_of(saved)} was saved; {_CURE}")
 
 
 class _Binding:
