@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import operator
 import os
 import warnings
 from collections.abc import Callable
@@ -156,7 +157,7 @@ class Checkpointer:
         """
         saver = self._require_saver()
         if type(step) is not int or not 0 <= step < LIMIT:
-            raise ValueError(f"step={step!r}: expected an integer, 0 or more and below 2**63")
+            raise ValueError(f"step={quoted(step)}: expected an integer, 0 or more and below 2**63{_as_integer(step)}")
         stored_metadata = checked_metadata(metadata)
         if self._when_busy == "skip" and saver.is_busy:
             _log.info("step %d: not saved, the one before is still being written", step)
@@ -325,9 +326,18 @@ class Checkpointer:
         self.close()
 
 
+def _as_integer(step: Any) -> str:
+    """The cure for an integer of NumPy, or a tensor of one."""
+    try:
+        operator.index(step)
+    except (TypeError, ValueError, RuntimeError):
+        return ""
+    return "" if isinstance(step, int) else "; use int(step)"
+
+
 def _check_step(step: Any, none: str = ", or None for the newest intact one") -> None:
     if type(step) is not int and not (none and step is None):
-        raise TypeError(f"step={quoted(step)} is {kind_of(step)}: expected an integer{none}")
+        raise TypeError(f"step={quoted(step)} is {kind_of(step)}: expected an integer{none}{_as_integer(step)}")
 
 
 def _check_reader(**given: Any) -> None:
