@@ -19,8 +19,9 @@ CPP := $(filter %.cpp %.hpp native/%.cu,$(SOURCES)) $(wildcard tests/emulator/gu
 # bytes on a GPU it weighs 2.7 GB, and that is the extra `gds`.
 KVIKIO := kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cuda-pathfinder
 
-# Tests of one file run one after another, in one of two processes; more would measure each other.
-PYTEST_ARGUMENTS := --numprocesses=2 --dist=loadfile
+# Tests of one file run one after another, in one of two processes; more would measure each other. tests/conftest.py
+# orders the files.
+PYTEST_ARGUMENTS := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 # What `make quick` runs, without the tests that are marked slow: each part's main tests.
 QUICK := $(addprefix tests/, \

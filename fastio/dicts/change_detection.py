@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-ALLOWANCE = 1.25  # standard deviations of a residual that are no sign of a change
-MOST_SUSPICION = 1.2  # logarithm: a greater slowdown is more likely a stall of the machine
-LIMIT = 5.0  # a change is certain at this sum of deviations beyond the allowance: three calls that are 3 off
-SUSPECT = 1.7  # a change is suspected at this sum: one such call
-CLIP = 3.0  # the most deviations that one slow call adds: it may have met a stall of the machine
-NOISE, LEAST_NOISE, MOST_NOISE = 0.12, 0.03, 0.25  # standard deviation of the logarithm of one tool's times
-NOISE_STEP = 0.05  # relative change of the noise by one call
-TAILS = 1.6  # times have heavier tails than the normal distribution, so the test multiplies the noise
+from fastio.dicts import constants
+
 _NORMAL_MEDIAN = 0.675  # of the absolute value, in standard deviations
 
 
@@ -24,7 +18,7 @@ class ChangeDetector:
     deviation of the residuals, tracked by their median.
     """
 
-    noise: float = NOISE
+    noise: float = field(default_factory=lambda: constants.NOISE)
     suspicion: float = 0.0
     _up: float = 0.0
     _down: float = 0.0
@@ -35,22 +29,23 @@ class ChangeDetector:
         ``slowed``: the tool is slower than it was, or than the prior has it, so that one fast call suffices. Slow calls
         have many causes, fast ones a single one: only the former are clipped.
         """
-        deviations = residual / math.sqrt(variance + (TAILS**2 - 1) * self.noise**2)
-        if abs(deviations) < CLIP:
-            factor = 1 + NOISE_STEP if abs(deviations) > _NORMAL_MEDIAN else 1 / (1 + NOISE_STEP)
-            self.noise = min(max(self.noise * factor, LEAST_NOISE), MOST_NOISE)
-        excess = min(deviations, CLIP)
-        self._up = max(0.0, self._up + excess - ALLOWANCE)
+        deviations = residual / math.sqrt(variance + (constants.TAILS**2 - 1) * self.noise**2)
+        if abs(deviations) < constants.CLIP:
+            factor = 1 + constants.NOISE_STEP if abs(deviations) > _NORMAL_MEDIAN else 1 / (1 + constants.NOISE_STEP)
+            self.noise = min(max(self.noise * factor, constants.LEAST_NOISE), constants.MOST_NOISE)
+        excess = min(deviations, constants.CLIP)
+        self._up = max(0.0, self._up + excess - constants.ALLOWANCE)
         if residual < self.suspicion / 2:  # nearer to the old speed than to the suspected one
             self._up = 0.0
-        self._down = max(0.0, self._down - excess - ALLOWANCE)
-        if self._up >= LIMIT or self._down >= (SUSPECT if slowed else LIMIT):
+        self._down = max(0.0, self._down - excess - constants.ALLOWANCE)
+        if self._up >= constants.LIMIT or self._down >= (constants.SUSPECT if slowed else constants.LIMIT):
             self._up = self._down = 0.0
             return True
-        self.suspicion = min(residual, self.suspicion or MOST_SUSPICION) if self._up >= SUSPECT else 0.0
+        is_suspect = self._up >= constants.SUSPECT
+        self.suspicion = min(residual, self.suspicion or constants.MOST_SUSPICION) if is_suspect else 0.0
         return False
 
     @property
     def penalty(self) -> float:
         """The logarithm that a suspected slowdown adds to the expected time: its chance times its cost."""
-        return math.log1p(min(1.0, self._up / LIMIT) * math.expm1(self.suspicion)) if self.suspicion else 0.0
+        return math.log1p(min(1.0, self._up / constants.LIMIT) * math.expm1(self.suspicion)) if self.suspicion else 0.0

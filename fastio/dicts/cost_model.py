@@ -20,21 +20,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastio.dicts import constants
 from fastio.dicts.priors import Prior
 
-LEVEL, COMMON_KNOT, COMMON_CURVE = 0.7, 4, 0.4  # standard deviations of the terms; buckets between two knots
-SPEED, TOOL_KNOT = 0.15, 8
-UNLISTED_SPEED, UNLISTED_CURVE = 0.5, 0.6  # of a tool without a prior
-FIRST_MEAN, FIRST, FIRST_OWN = 0.3, 0.8, 0.3  # logarithm that a first call adds; its deviations, of all tools and one
-LEVEL_STEP, SPEED_STEP = 0.02, 0.006  # deviations of the random walks' steps, for each call
-CHANGED_LEVEL, CHANGED_SPEED, CHANGED_CURVE = 0.6, 0.9, 0.3  # deviations added when a speed has changed
-SPED_UP_LEVEL = 2.0  # the level's, when a tool is faster than it ever was: a busy machine is the likely reason
-BENT = 2.0  # deviation added to the common curve at a size whose first time is far from the expected one
-RENEWED = 0.5  # deviation added to all speeds by a renewal
-STALLS, STALL = 0.05, 0.7  # share of calls that meet a stall of the machine; mean of the logarithm that it adds
-
-_LEVEL, _FIRST = ("", 0, 0), ("", -1, 0)
-_Key = tuple[str, int, int]
+_SPEED, _FIRST = -1, -2  # terms of a tool beside its knots, or of all tools, whose name is ""
+_LEVEL = ("", _SPEED)
+_Key = tuple[str, int]
 _Array = Any
 
 
@@ -80,16 +71,13 @@ class CostModel:
 
     def excess(self, tool: str, bucket: int) -> float:
         """The logarithm of a tool's expected time at a bucket over what the prior has it take, beside other tools."""
-        knot, beyond = divmod(bucket, TOOL_KNOT)
-        share = beyond / TOOL_KNOT
-        weights = {(tool, 0, 0): 1.0, (tool, TOOL_KNOT, knot): 1 - share, (tool, TOOL_KNOT, knot + 1): share}
-        return sum(
-            float(self._mean[self._terms[key]]) * weight for key, weight in weights.items() if key in self._terms
-        )
+        weights = {(tool, _SPEED): 1.0} | {(tool, knot): weight for knot, weight in _knots(tool, bucket)}
+        known = ((self._terms[key], weight) for key, weight in weights.items() if key in self._terms)
+        return sum(float(self._mean[term]) * weight for term, weight in known)
 
     def speed(self, tool: str) -> float:
         """The logarithm of the tool's present time over its usual time."""
-        return float(self._mean[self._terms[tool, 0, 0]])
+        return float(self._mean[self._terms[tool, _SPEED]])
 
     def predict(self, tool: str, bucket: int, value: float, first: bool = False) -> Prediction:
         """Compare a measured value with the expected one."""
@@ -109,8 +97,9 @@ class CostModel:
         """
         variance, weight, step = seen.variance + noise, 1.0, seen.residual
         if step > 0 and stalls:
-            odds = math.log(STALLS / STALL) - step / STALL  # of a stall; the exponential distribution of what it adds
-            odds -= math.log((1 - STALLS) / math.sqrt(math.tau * variance)) - 0.5 * step**2 / variance
+            # The odds of a stall, which adds an exponentially distributed time.
+            odds = math.log(constants.STALLS / constants.STALL) - step / constants.STALL
+            odds -= math.log((1 - constants.STALLS) / math.sqrt(math.tau * variance)) - 0.5 * step**2 / variance
             weight = 1 / (1 + math.exp(min(odds, 700.0)))
         gain = seen.covariance / variance
         self._mean += gain * (step * weight)
@@ -119,29 +108,29 @@ class CostModel:
 
     def bend(self, tool: str, bucket: int, common: bool) -> None:
         """Let a tool's curve move at a size; with ``common``, the curve of all tools too."""
-        for index in self._knots("", bucket, COMMON_KNOT) if common else ():
-            self._covariance[index, index] += BENT**2
-        for index in self._knots(tool, bucket, TOOL_KNOT):
-            self._covariance[index, index] += UNLISTED_CURVE**2
+        for knot, _ in _knots(tool, bucket):
+            self._widen((tool, knot), constants.UNLISTED_CURVE)
+        for knot, _ in _knots("", bucket) if common else ():
+            self._widen(("", knot), constants.BENT)
 
-    def change(self, seen: Prediction, residual: float, noise: float, level: float = CHANGED_LEVEL) -> None:
+    def change(self, seen: Prediction, residual: float, noise: float, level: float) -> None:
         """As :meth:`update`, after a change of the tool's or the machine's speed: both may move far."""
         self._widen(_LEVEL, level)
-        self._widen((seen.tool, 0, 0), CHANGED_SPEED)
-        for key in [key for key in self._terms if key[0] == seen.tool and key[1] > 0]:
-            self._widen(key, CHANGED_CURVE)
+        self._widen((seen.tool, _SPEED), constants.CHANGED_SPEED)
+        for key in [key for key in self._terms if key[0] == seen.tool and key[1] >= 0]:
+            self._widen(key, constants.CHANGED_CURVE)
         self.update(self._seen(seen.tool, seen.terms, seen.weights, residual), noise, stalls=False)
 
     def walk(self, tools: Iterable[str], calls: int) -> None:
         """Account for so many calls since the last step: the prediction step of the Kalman filter."""
-        self._widen(_LEVEL, LEVEL_STEP * math.sqrt(calls))
+        self._widen(_LEVEL, constants.LEVEL_STEP * math.sqrt(calls))
         for tool in tools:
-            self._widen((tool, 0, 0), SPEED_STEP * math.sqrt(calls))
+            self._widen((tool, _SPEED), constants.SPEED_STEP * math.sqrt(calls))
 
     def renew(self, tools: Iterable[str]) -> None:
         """Add uncertainty to the speeds of these tools."""
         for tool in tools:
-            self._widen((tool, 0, 0), RENEWED)
+            self._widen((tool, _SPEED), constants.RENEWED)
 
     def forget(self, tool: str) -> None:
         """Remove the terms of one tool."""
@@ -171,24 +160,18 @@ class CostModel:
 
     def _row(self, tool: str, bucket: int, first: bool, doubt: float | None) -> dict[int, float]:
         """The terms of a tool's time at a bucket, with their weights."""
-        speed = UNLISTED_SPEED if doubt is None else SPEED
-        row = {self._term(_LEVEL, LEVEL): 1.0, self._term((tool, 0, 0), speed): 1.0}
-        row |= self._knots("", bucket, COMMON_KNOT) | self._knots(tool, bucket, TOOL_KNOT)
+        speed = constants.UNLISTED_SPEED if doubt is None else constants.SPEED
+        row = {self._term(_LEVEL, constants.LEVEL): 1.0, self._term((tool, _SPEED), speed): 1.0}
+        row |= {self._knot(one, knot): weight for one in ("", tool) for knot, weight in _knots(one, bucket)}
         if first:
-            row |= {self._term(_FIRST, FIRST, FIRST_MEAN): 1.0, self._term((tool, -1, 0), FIRST_OWN): 1.0}
+            row[self._term(("", _FIRST), constants.FIRST, constants.FIRST_MEAN)] = 1.0
+            row[self._term((tool, _FIRST), constants.FIRST_OWN)] = 1.0
         return row
 
-    def _knots(self, tool: str, bucket: int, every: int) -> dict[int, float]:
-        """The one or two knots around a bucket, weighted by linear interpolation."""
-        knot, beyond = divmod(bucket, every)
-        share = beyond / every
-        row = {self._knot(tool, every, knot): 1 - share}
-        return row | {self._knot(tool, every, knot + 1): share} if share else row
-
-    def _knot(self, tool: str, every: int, knot: int) -> int:
+    def _knot(self, tool: str, knot: int) -> int:
         """A knot's term. Its deviation is the same, whichever bucket needs it first."""
-        doubt = self.prior.at(knot * every, tool)[1] if tool else COMMON_CURVE
-        return self._term((tool, every, knot), UNLISTED_CURVE if doubt is None else doubt)
+        doubt = self.prior.at(knot * constants.KNOT, tool)[1] if tool else constants.COMMON_CURVE
+        return self._term((tool, knot), constants.UNLISTED_CURVE if doubt is None else doubt)
 
     def _term(self, key: _Key, deviation: float, mean: float = 0.0) -> int:
         """The index of a term; a new term gets this mean and deviation."""
@@ -204,3 +187,11 @@ class CostModel:
         index = self._terms.get(key)
         if index is not None:
             self._covariance[index, index] += deviation**2
+
+
+def _knots(tool: str, bucket: int) -> list[tuple[int, float]]:
+    """The one or two knots of a tool's curve, or the common one, around a bucket: weights of linear interpolation."""
+    every = constants.KNOT if tool else constants.COMMON_KNOT
+    knot, beyond = divmod(bucket, every)
+    share = beyond / every
+    return [(knot, 1 - share), (knot + 1, share)] if share else [(knot, 1.0)]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import atexit
 import os
 import warnings
+from collections.abc import Callable
 
 from platformdirs import user_cache_dir
 
 from fastio import config
 from fastio.dicts import fingerprint
+from fastio.dicts.context import Context
 from fastio.dicts.dictionary import LOCK, Dictionary, RDic, WDic
 from fastio.dicts.fingerprint import Fingerprint
-from fastio.dicts.first import SMALL_NBYTES, FirstTransfer
 from fastio.dicts.shipped import shipped_rules
 from fastio.dicts.storage import Store
 from fastio.dicts.wrdic import MODES, WRDic
@@ -20,6 +21,7 @@ from fastio.files.open_file import path_of
 from fastio.runtime.gc_pause import gc_paused
 
 MOST_NAMED = 16
+SMALL_NBYTES = 8 << 20  # reading the learned times takes a millisecond, a third of a load of 3 MB
 
 _Signature = tuple[int, int, int]
 
@@ -36,7 +38,41 @@ class _Set:
         self.by_mode.update(save=wdic, load=rdic)
 
 
-_first: dict[int, FirstTransfer] = {}
+class _FirstTransfer(Dictionary):
+    """The dictionary of a process's first small transfer: chooses by the priors, before any file is read.
+
+    Most programs make one such call. The dictionary that replaces it gets the time of that call when it is read: at the
+    second transfer, at the first large one, or at exit.
+    """
+
+    def __init__(self, directory: str) -> None:
+        super().__init__()
+        self.directory = directory
+        self._reports: list[Callable[[Dictionary], None]] = []
+        self._successor: Dictionary | None = None
+
+    def observe(self, context: Context, nbytes: int, tool: str, seconds: float) -> None:
+        self._report(lambda dictionary: dictionary.observe(context, nbytes, tool, seconds))
+
+    def fail(self, context: Context, nbytes: int, tool: str, reason: str) -> None:
+        self._report(lambda dictionary: dictionary.fail(context, nbytes, tool, reason))
+
+    def hand_over(self, successor: Dictionary) -> None:
+        """Report what was observed to the dictionary, and from now on at once."""
+        with LOCK:
+            self._successor = successor
+            while self._reports:
+                self._reports.pop(0)(successor)
+
+    def _report(self, report: Callable[[Dictionary], None]) -> None:
+        with LOCK:
+            if self._successor is None:
+                self._reports.append(report)
+            else:
+                report(self._successor)
+
+
+_first: dict[int, _FirstTransfer] = {}
 _by_device: dict[int, _Set] = {}
 _by_name: dict[str, _Set] = {}
 _OPERATIONS = ("save", "load", *MODES)
@@ -47,7 +83,7 @@ def default(op: str, directory: str, nbytes: int | None = None) -> Dictionary:
     """The default dictionary for files in a directory.
 
     ``op`` is ``"save"`` (its WDic), ``"load"`` (its RDic), or a mode: ``"w"``, ``"r"`` or ``"w+r"``. The first call for
-    a filesystem reads its file, except for a transfer of less than 8 MiB (:mod:`fastio.dicts.first`). The state of the
+    a filesystem reads its file, except for a transfer of less than 8 MiB (:class:`_FirstTransfer`). The state of the
     disk raises no error.
     """
     if op not in _OPERATIONS:
@@ -62,7 +98,7 @@ def default(op: str, directory: str, nbytes: int | None = None) -> Dictionary:
         found = _by_device.get(device)
         if found is None:
             if nbytes is not None and nbytes < SMALL_NBYTES and device not in _first:
-                _first[device] = FirstTransfer(directory)
+                _first[device] = _FirstTransfer(directory)
                 return _first[device]
             with gc_paused():  # it would look at all of torch's objects, which takes 100 ms
                 found = _make(device, directory)

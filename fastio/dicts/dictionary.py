@@ -19,7 +19,6 @@ from fastio.dicts.files import errors_naming, read_plain, write_plain
 from fastio.dicts.json_form import MOST_CONTEXTS, parse_tuner, parse_tuners, plain_tuners
 from fastio.dicts.lookup import look_up
 from fastio.dicts.priors import Rule, checked_rules, parse_rules, rule_for
-from fastio.dicts.renewal import Renewal
 from fastio.dicts.shipped import shipped_rules
 from fastio.dicts.sizes import bucket_of
 from fastio.dicts.tuner import Tuner
@@ -39,6 +38,29 @@ class Listener(Protocol):
     def on_learned(self) -> None: ...
 
     def on_damaged(self, error: DictionaryError) -> None: ...
+
+
+class _Renewal:
+    """When all is measured again: ``""`` never, ``"5000"`` calls, ``"3600s"`` seconds (Fastensor, section 4.1)."""
+
+    def __init__(self, text: str, clock: Callable[[], float]) -> None:
+        period = text.strip() if isinstance(text, str) else "?"  # type: ignore[redundant-expr]
+        number = period.removesuffix("s")
+        if period and not (number.isascii() and number.isdigit() and int(number)):
+            raise ValueError(f"renew={text!r}: expected '' for never, '5000' for calls or '3600s' for seconds")
+        if not callable(clock):
+            raise TypeError(f"clock={quoted(clock)} is {kind_of(clock)}: expected a function that returns seconds")
+        self.calls = 0
+        self._now: Callable[[], float] = clock if period.endswith("s") else lambda: self.calls
+        self._every = int(number or 0)
+        self._since = self._now() if number else 0.0
+
+    def due(self) -> bool:
+        """Whether a renewal is due. If so, the next period begins."""
+        if not self._every or (now := self._now()) - self._since < self._every:
+            return False
+        self._since = now
+        return True
 
 
 class Dictionary:
@@ -66,7 +88,7 @@ class Dictionary:
         self.listener: Listener | None = None
         self._kept: dict[Context, dict[str, Any]] = {}
         self._rules = None if rules is None else checked_rules(rules)
-        self._renewal = Renewal(renew, clock)
+        self._renewal = _Renewal(renew, clock)
         self._warm: set[tuple[str, ...]] = set()  # (tool, op, device) and (op, device) of the calls so far
 
     def __repr__(self) -> str:
@@ -103,7 +125,7 @@ class Dictionary:
             if first:
                 self._warm.update((key, key[1:]))
             self._tuner(context).observe(nbytes, tool, seconds, first=first)
-            self._renewal.count()
+            self._renewal.calls += 1
         if self.listener is not None:
             self.listener.on_learned()
 
@@ -129,17 +151,13 @@ class Dictionary:
             choice = self._look_up(context, nbytes, tools)
             return replace(explanation, tool=choice.tool, reason=choice.reason)
 
-    def times(self, context: Context, nbytes: int, candidates: Sequence[str]) -> dict[str, float]:
+    def times(
+        self, context: Context, nbytes: int, candidates: Sequence[str], *, keep: bool = False
+    ) -> dict[str, float]:
         """The expected seconds of each tool that was measured at or near the size, the fastest first.
 
-        The last observations may be missing: see :meth:`fastio.dicts.tuner.Tuner.times`.
+        The last observations may be missing. ``keep`` is for choices: see :meth:`fastio.dicts.tuner.Tuner.times`.
         """
-        return self.times_for_choice(context, nbytes, candidates, keep=False)
-
-    def times_for_choice(
-        self, context: Context, nbytes: int, candidates: Sequence[str], *, keep: bool
-    ) -> dict[str, float]:
-        """As :meth:`times`. ``keep``: see :meth:`fastio.dicts.tuner.Tuner.times`."""
         tools = _tuple(candidates)
         with LOCK:
             tuner = self._known(self._own(context))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fastio.dicts.choice import Choice, Opinion
+from fastio.dicts.choice import Opinion
 from fastio.dicts.context import Context
 from fastio.dicts.sizes import describe_seconds, shape
-from fastio.dicts.tool_record import Failure
+from fastio.dicts.tool_record import BLANK
 from fastio.dicts.tuner import Tuner
 from fastio.sizes import format_size
 
@@ -100,14 +100,9 @@ def _row(entry: Entry) -> tuple[str, ...]:
     return entry.tool, took, likely, f"{entry.relative:.2f}", str(entry.samples), str(entry.nearby), known
 
 
-def explanation(
-    context: Context,
-    nbytes: int,
-    choice: Choice,
-    ranked: Sequence[Opinion],
-    failures: Mapping[str, Failure],
-) -> Explanation:
-    """An explanation from the opinions behind a choice, the best first."""
+def explain_tuner(tuner: Tuner, context: Context, nbytes: int, tools: tuple[str, ...], first: bool) -> Explanation:
+    """The explanation of one tuner, which is not changed. ``first``: for the process's first call."""
+    choice, ranked = tuner.explain(nbytes, tools, first)
     level = shape(nbytes)
     anchored = any(opinion.source not in _ONLY_RATIOS for opinion in ranked)
     entries = []
@@ -116,28 +111,11 @@ def explanation(
         if anchored:
             middle, half = opinion.mean + level, LIKELY * opinion.deviation
             low, seconds, high = (math.exp(min(value, 100.0)) for value in (middle - half, middle, middle + half))
-        failure = failures.get(opinion.tool)
-        entries.append(
-            Entry(
-                opinion.tool,
-                seconds,
-                low,
-                high,
-                math.exp(min(opinion.mean - ranked[0].mean, 100.0)),
-                opinion.samples,
-                opinion.nearby,
-                opinion.source,
-                None if failure is None else failure.reason,
-            )
-        )
+        relative = math.exp(min(opinion.mean - ranked[0].mean, 100.0))
+        failure = tuner.records.get(opinion.tool, BLANK).failure
+        known = opinion.samples, opinion.nearby, opinion.source
+        entries.append(Entry(opinion.tool, seconds, low, high, relative, *known, failure.reason if failure else None))
     return Explanation(context, nbytes, choice.tool, choice.reason, chance_of_best(ranked), tuple(entries))
-
-
-def explain_tuner(tuner: Tuner, context: Context, nbytes: int, tools: tuple[str, ...], first: bool) -> Explanation:
-    """The explanation of one tuner, which is not changed. ``first``: for the process's first call."""
-    choice, opinions = tuner.explain(nbytes, tools, first)
-    failures = {tool: record.failure for tool, record in tuner.records.items() if record.failure is not None}
-    return explanation(context, nbytes, choice, opinions, failures)
 
 
 def chance_of_best(ranked: Sequence[Opinion]) -> float:

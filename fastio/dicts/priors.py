@@ -14,20 +14,14 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from fastio.dicts import constants
 from fastio.dicts.context import Context
 from fastio.dicts.sizes import bucket_nbytes, bucket_of, shape
 from fastio.errors import DictionaryError, kind_of, quoted
 
-# Standard deviation of the logarithm of a ratio. Measured between recordings of other days and versions, on virtual
-# machines of two kinds: 0.09 to 0.14 over all sizes; between an EPYC and a Xeon 0.08 up to 256 KiB, 0.25 from 2 MiB on.
-_DOUBT = 0.165
-# The share of that for small sizes. There a call's time is that of code, which is alike everywhere; for large sizes it
-# is that of the machine's disk and memory.
-_SMALL = 0.5
 _LATENCY_NBYTES = math.exp(shape(0.0))  # of a typical disk
 
 _CONTEXT_FIELDS = frozenset(Context._fields)
-_UNLISTED = 0.2  # logarithm: a tool that a rule does not list is taken to be so much slower than the best
 
 
 class Prior:
@@ -51,7 +45,7 @@ class Prior:
         high, above = self._costs[after]
         low, below = self._costs[after - 1] if after and bucket < high else (high, above)
         if tool not in below or tool not in above:
-            return _UNLISTED, None
+            return constants.UNLISTED, None
         share = (bucket - low) / (high - low) if high > low else 0.0
         one, other = below[tool], above[tool]
         return one[0] + share * (other[0] - one[0]), one[1] + share * (other[1] - one[1])
@@ -90,7 +84,7 @@ def usual_doubt(nbytes: float) -> float:
 
     For tools that are alike on both. The tuner allows for tools that are altogether different.
     """
-    return _DOUBT * (_SMALL + (1 - _SMALL) * nbytes / (nbytes + _LATENCY_NBYTES))
+    return constants.DOUBT * (constants.SMALL_DOUBT + (1 - constants.SMALL_DOUBT) * nbytes / (nbytes + _LATENCY_NBYTES))
 
 
 def rule_for(rules: Iterable[Rule], context: Context) -> Rule:

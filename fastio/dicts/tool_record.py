@@ -6,14 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from fastio.dicts import constants
 from fastio.dicts.change_detection import ChangeDetector
 from fastio.dicts.choice import Opinion
 
 KEPT = 5  # times that are kept of a tool in a bucket
-NEAR = 16  # buckets: four octaves either way
-LOOKS, FIRST_LOOK = 0.02, 1.0  # share of the time for each tool that became slower, and usual calls to begin with
-RETRY_CALLS = 256  # without a tool that failed
-RETRY_GROWTH, MOST_GROWTHS = 4, 4  # times as many after each further failure, so often
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +101,7 @@ class ToolRecord:
     used: bool = False
     tried: Try | None = None
     speed_before: float | None = None
-    recovery: Budget = field(default_factory=lambda: Budget(LOOKS, credit=FIRST_LOOK))
+    recovery: Budget = field(default_factory=lambda: Budget(constants.LOOKS, credit=constants.FIRST_LOOK))
     last_used: dict[int, float] = field(default_factory=dict)
 
     def cell(self, bucket: int) -> Samples:
@@ -123,11 +120,11 @@ class ToolRecord:
 
     def _near(self, bucket: int) -> Iterator[Samples]:
         samples = self.samples
-        return (samples[at] for at in range(bucket - NEAR, bucket + NEAR + 1) if at in samples)
+        return (samples[at] for at in range(bucket - constants.NEAR, bucket + constants.NEAR + 1) if at in samples)
 
     def fail(self, reason: str, call: int) -> None:
         count = 1 if self.failure is None else self.failure.count + 1
-        wait = RETRY_CALLS * RETRY_GROWTH ** min(count - 1, MOST_GROWTHS)
+        wait = constants.RETRY_CALLS * constants.RETRY_GROWTH ** min(count - 1, constants.MOST_GROWTHS)
         self.failure = Failure(reason, count, call + wait)
 
     def fails(self, call: int) -> bool:
@@ -136,7 +133,7 @@ class ToolRecord:
 
     def doubt(self, spent: float, speed_before: float | None = None) -> None:
         """Begin a new budget for trying the tool again, which may be slower than before, when it had this speed."""
-        self.recovery = Budget(LOOKS, spent, credit=FIRST_LOOK)
+        self.recovery = Budget(constants.LOOKS, spent, credit=constants.FIRST_LOOK)
         if speed_before is not None:
             self.speed_before = speed_before if self.speed_before is None else min(self.speed_before, speed_before)
 

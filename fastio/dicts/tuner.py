@@ -15,23 +15,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from fastio.dicts import constants
 from fastio.dicts.choice import FIRST_CALLS, MEASURED, NEARBY, PRIOR, UNKNOWN, Choice, Opinion, Plan
-from fastio.dicts.cost_model import SPED_UP_LEVEL, CostModel, Prediction
-from fastio.dicts.exploration import BAND, TRIES, Exploration
+from fastio.dicts.cost_model import CostModel, Prediction
+from fastio.dicts.exploration import Exploration
 from fastio.dicts.priors import NOTHING, Rule
 from fastio.dicts.sizes import SHAPES, bucket_nbytes, bucket_of, shape
 from fastio.dicts.tool_record import BLANK, Samples, ToolRecord, median
 
-PLAN_AGE = 512  # a plan ends after so many calls of choose and observe together, or earlier, when
-MOVED = 0.1  # an expected time moves by this logarithm
-AGREES, MOST_WAITING = 0.3, 32  # logarithm: times this near to the expected one wait, until there are so many
-SURPRISE = 3.0  # deviations: a tool's first time near a size that is so far off bends the curve and is no change
-FAR = 1.0  # logarithm: times that are so far from the expected ones were measured in a busy spell, or these were
-RETURNED = 0.1  # logarithm: a tool this near to its old speed is as fast as before
-FIRST_NOISE = 0.35  # standard deviation of a first call's time
-ELSEWHERE_CALLS = 100  # calls of other processes that are assumed since the stored times were measured
-LARGE_NBYTES, HUGE_NBYTES = 16 << 20, 256 << 20  # transfers from these sizes on are large, are huge
-EQUAL, GIVEN_AWAY = 0.08, 0.12  # logarithms: a large, a huge transfer may take so much longer to take less CPU
 LEAST_SECONDS = 1e-9
 MOST_TOOLS, MOST_PLANS = 64, 1024
 
@@ -65,7 +56,6 @@ class Tuner:
         for tool, record in self.records.items():
             for bucket, cell in record.samples.items():
                 self._restore(tool, record, bucket, cell)
-        self._model.walk(self.records, ELSEWHERE_CALLS)
 
     def learn_from_other(self, other: Tuner) -> None:
         """Learn the stored times of another process, of tools and sizes that this one has no times of."""
@@ -117,15 +107,15 @@ class Tuner:
         value = math.log(seconds) - shape(nbytes)
         self._exploration.count(seconds)
         record.used, record.failure = True, None
-        record.last_used[bucket // BAND] = self._exploration.spent
+        record.last_used[bucket // constants.BAND] = self._exploration.spent
         cell = record.cell(bucket)
         cell.add(value + SHAPES[bucket], first)
         self._passed += 1
         self._age += 1
         expected = self._expected.get((tool, bucket))
-        if expected is not None and record.tried is None and abs(value - expected) < AGREES and not first:
+        if expected is not None and record.tried is None and abs(value - expected) < constants.AGREES and not first:
             self._waiting.setdefault((tool, bucket), []).append(value)
-            if self._passed >= MOST_WAITING:
+            if self._passed >= constants.MOST_WAITING:
                 self._learn_waiting()
             return
         self._learn_waiting()
@@ -134,14 +124,14 @@ class Tuner:
             self._exploration.pay(record, record.tried, seconds)
         if first:
             seen, later = (self._model.predict(tool, bucket, value, first=one) for one in (True, False))
-            if _is_fast(seen, FIRST_NOISE**2) or _is_fast(later, record.detector.noise**2):
-                self._sped_up(seen, FIRST_NOISE**2)
+            if _is_fast(seen, constants.FIRST_NOISE**2) or _is_fast(later, record.detector.noise**2):
+                self._sped_up(seen, constants.FIRST_NOISE**2)
                 if not cell.firsts:
                     cell.add(value + SHAPES[bucket], True)
             else:
-                self._model.update(seen, FIRST_NOISE**2)
+                self._model.update(seen, constants.FIRST_NOISE**2)
         else:
-            news = self._learn(tool, bucket, value) > MOVED or news
+            news = self._learn(tool, bucket, value) > constants.MOVED or news
         if news:
             self._drop_plans()
 
@@ -155,7 +145,7 @@ class Tuner:
     def renew(self) -> None:
         """Add uncertainty to all that was measured, and drop the times, so that all tools are measured again."""
         self._model.renew(self.records)
-        self._exploration.tries.paid = min(self._exploration.tries.paid, TRIES * self._exploration.spent)
+        self._exploration.tries.paid = min(self._exploration.tries.paid, constants.TRIES * self._exploration.spent)
         self._drop_plans()
         for record in self.records.values():
             for cell in record.samples.values():
@@ -217,21 +207,21 @@ class Tuner:
         seconds = opinions[best].seconds(bucket) if self._exploration.usual or opinions[best].known else 0.0
         ranked = [opinions[at] for at in (best, *(at for at in usable if at != best))]
         rest = [opinions[at] for at in failing]
-        until, has_prior = self._age + PLAN_AGE, self.rule.prior.lists(candidates[best])
+        until, has_prior = self._age + constants.PLAN_AGE, self.rule.prior.lists(candidates[best])
         return Plan(bucket, ranked, rest, opinions[usable[0]], first, seconds, until, has_prior)
 
     def _preferred(self, bucket: int, opinions: Sequence[Opinion], usable: Sequence[int], covariance: Any) -> int:
         """The tool to use: the fastest, or for a large transfer one that is equal in time and takes less CPU."""
         fastest, nbytes = usable[0], bucket_nbytes(bucket)
-        if nbytes < LARGE_NBYTES or not opinions[fastest].known:
+        if nbytes < constants.LARGE_NBYTES or not opinions[fastest].known:
             return fastest
         found = fastest
         for at in usable[1:]:
             if opinions[at].known and at < found:
-                most = GIVEN_AWAY
-                if nbytes < HUGE_NBYTES:
+                most = constants.GIVEN_AWAY
+                if nbytes < constants.HUGE_NBYTES:
                     variance = covariance[at][at] + covariance[fastest][fastest] - 2 * covariance[at][fastest]
-                    most = min(EQUAL, math.sqrt(max(variance, 0.0)))
+                    most = min(constants.EQUAL, math.sqrt(max(variance, 0.0)))
                 if opinions[at].mean - opinions[fastest].mean <= most:
                     found = at
         return found
@@ -252,7 +242,7 @@ class Tuner:
         """Learn the value of a call, or the mean of several; return by how much the expected value moved."""
         record, seen = self.record(tool), self._model.predict(tool, bucket, value)
         detector, noise = record.detector, record.detector.noise**2
-        if seen.residual**2 > SURPRISE**2 * (seen.variance + noise) and record.count(bucket)[1] <= 1:
+        if seen.residual**2 > constants.SURPRISE**2 * (seen.variance + noise) and record.count(bucket)[1] <= 1:
             common = not any(each is not record and each.count(bucket)[1] for each in self.records.values())
             if common or len(record.samples) > 1:  # the tool is known at other sizes
                 self._model.bend(tool, bucket, common)
@@ -262,9 +252,10 @@ class Tuner:
         if detector.detect(seen.residual, seen.variance + noise, slowed):
             if seen.residual > 0:  # remember the old speed while the tool is slower
                 record.doubt(self._exploration.spent, self._model.speed(tool))
-                self._model.change(seen, min(seen.residual, detector.suspicion or seen.residual), noise)
+                residual = min(seen.residual, detector.suspicion or seen.residual)
+                self._model.change(seen, residual, noise, constants.CHANGED_LEVEL)
             elif slowed:
-                self._model.change(seen, seen.residual, noise)
+                self._model.change(seen, seen.residual, noise, constants.CHANGED_LEVEL)
             else:
                 self._sped_up(seen, noise)
                 if not (cell := record.cell(bucket)).values:
@@ -277,7 +268,7 @@ class Tuner:
         if (detector.suspicion > 0) != doubted:
             record.doubt(self._exploration.spent)
             moved = math.inf
-        if record.speed_before is not None and self._model.speed(tool) < record.speed_before + RETURNED:
+        if record.speed_before is not None and self._model.speed(tool) < record.speed_before + constants.RETURNED:
             record.speed_before = None
         return abs(moved)
 
@@ -295,15 +286,15 @@ class Tuner:
             one: self._model.excess(one, bucket) for one, its in self.records.items() if its.samples and lists(one)
         }
         beyond = excess[tool] - min(excess.values())
-        return beyond if beyond > FAR else 0.0
+        return beyond if beyond > constants.FAR else 0.0
 
     def _sped_up(self, seen: Prediction, noise: float) -> None:
         """Learn that a tool is faster than it ever was. The machine is, most likely, so the other tools are too.
 
         All times were taken while it was slower, some perhaps before that: none is stored any longer.
         """
-        self._model.change(seen, seen.residual, noise, SPED_UP_LEVEL)
-        if seen.residual < -FAR:
+        self._model.change(seen, seen.residual, noise, constants.SPED_UP_LEVEL)
+        if seen.residual < -constants.FAR:
             for record in self.records.values():
                 for cell in record.samples.values():
                     cell.clear()
@@ -328,7 +319,8 @@ class Tuner:
         A first call takes longer than later ones, if anything. Where first calls were faster, the later ones of other
         processes were taken in a busy spell.
         """
-        for values, noise, first in ((cell.values, record.detector.noise, False), (cell.firsts, FIRST_NOISE, True)):
+        noises = record.detector.noise, constants.FIRST_NOISE
+        for values, noise, first in zip((cell.values, cell.firsts), noises, (False, True), strict=True):
             if values:
                 least = min(median(values), median(cell.firsts or values))
                 seen = self._model.predict(tool, bucket, least - SHAPES[bucket], first)
@@ -339,4 +331,4 @@ class Tuner:
 
 def _is_fast(seen: Prediction, noise: float) -> bool:
     """Whether a call was so fast that its tool, or the machine, must be faster than expected."""
-    return seen.residual < -SURPRISE * math.sqrt(seen.variance + noise)
+    return seen.residual < -constants.SURPRISE * math.sqrt(seen.variance + noise)

@@ -55,7 +55,7 @@ class WRDic(Dictionary):
             choice = own.choose(context, nbytes, candidates)
             if choice.exploring or self._summed == [own]:
                 return choice
-            total = self._totals(context, nbytes, candidates, keep=True)
+            total = self.times(context, nbytes, candidates, keep=True)
             if choice.tool not in total:
                 return choice
             order = (*total, *(tool for tool in choice.order if tool not in total))
@@ -67,13 +67,12 @@ class WRDic(Dictionary):
     def fail(self, context: Context, nbytes: int, tool: str, reason: str) -> None:
         self._part(context).fail(context, nbytes, tool, reason)
 
-    def times(self, context: Context, nbytes: int, candidates: Sequence[str]) -> dict[str, float]:
+    def times(
+        self, context: Context, nbytes: int, candidates: Sequence[str], *, keep: bool = False
+    ) -> dict[str, float]:
         """Expected seconds of a save and a load together, or of one of them by the mode, of tools that both know."""
-        return self._totals(context, nbytes, candidates, keep=False)
-
-    def _totals(self, context: Context, nbytes: int, candidates: Sequence[str], keep: bool) -> dict[str, float]:
         with LOCK:
-            parts = [part.times_for_choice(context, nbytes, candidates, keep=keep) for part in self._summed]
+            parts = [part.times(context, nbytes, candidates, keep=keep) for part in self._summed]
         both = [tool for tool in candidates if all(tool in part for part in parts)]
         total = {tool: sum(part[tool] for part in parts) for tool in both}
         return dict(sorted(total.items(), key=lambda item: item[1]))

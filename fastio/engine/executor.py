@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from fastio._native import Control
 from fastio.engine.plan import TransferPlan
@@ -27,7 +28,8 @@ _Done = TypeVar("_Done")
 _Value = TypeVar("_Value")
 
 
-class Outcome(NamedTuple, Generic[_Value]):
+@dataclass(frozen=True)
+class Outcome(Generic[_Value]):
     """What the work of an execution gave: how the bytes were moved, and a value for the caller.
 
     ``verified`` is for the result. ``counts``: the dictionary learns the time; not if it was only a part's.

@@ -20,6 +20,7 @@ from fastio.engine.tool_selection import is_filled, plan_transfer
 from fastio.engine.torch_load import UNSEALED
 from fastio.formats.layout import storage_offset_bytes
 from fastio.formats.safetensors.format import tensor_on
+from fastio.memory.float4 import copyable
 from fastio.memory.load_buffers import LoadBuffers, Region, is_aligned
 from fastio.memory.raw_memory import mark_overwritten, synchronize
 from fastio.models.part_batches import BATCH_BYTES, Batch, Part, batches
@@ -133,6 +134,7 @@ def _copy_batch(batch: Batch, targets: Mapping[str, torch.Tensor], policy: Any, 
 def copy_into(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copy values, converted to the target's dtype, without a trace for autograd."""
     with torch.inference_mode(target.is_inference()), torch.no_grad():
+        target, source = copyable(target, source)
         # Into strided memory torch converts one by one, which gives NaNs other bits than to() does.
         target.copy_(source if target.is_contiguous() else source.to(target.dtype))
 

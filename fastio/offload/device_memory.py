@@ -10,6 +10,7 @@ from fastio import devices
 from fastio.memory.available_memory import available_memory, memory_of_process
 from fastio.offload.planning.fitting import Fit, Room, fit_device, fit_host
 
+_answered: dict[torch.device, int] = {}  # of a device's errors, the number of the last one that an Offload answered
 _RESET_PEAK = "5"  # of resident memory: proc(5), /proc/pid/clear_refs
 
 
@@ -23,7 +24,7 @@ class DeviceMemory:
     def __init__(self) -> None:
         self._device = torch.device("cpu")
         self._accelerator: devices.Accelerator | None = None
-        self._errors = 0
+        self._errors = 0  # that were seen here
 
     @property
     def is_accelerated(self) -> bool:
@@ -65,7 +66,12 @@ class DeviceMemory:
         return None if available is None else fit_host(available, room.peak - room.base, working_set)
 
     def has_run_out(self) -> bool:
-        """Return whether torch raised OutOfMemoryError for the device since the last call."""
-        before = self._errors
+        """Return whether torch raised OutOfMemoryError for the device since the last call, and none was answered."""
+        before = max(self._errors, _answered.get(self._device, 0))
         self._errors = 0 if self._accelerator is None else self._accelerator.out_of_memory_errors(self._device)
         return self._errors > before
+
+    def answer(self) -> None:
+        """An error was answered, by this Offload: no other one has to."""
+        self.has_run_out()
+        _answered[self._device] = self._errors

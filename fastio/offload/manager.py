@@ -142,13 +142,13 @@ class Offload(SavedTensors):
             self._planner.tighten()
 
     def begin_thread(self) -> ThreadPass:
-        """See :class:`fastio.offload.autograd.module_hooks.Owner`."""
+        """Begin a pass of a thread that a module's forward brings. Called by ModuleHooks."""
         here = self._begin(taken=True)
         self._begin_recording(here)
         return here
 
     def end_thread(self, here: ThreadPass, completed: bool) -> None:
-        """See :class:`fastio.offload.autograd.module_hooks.Owner`."""
+        """End a thread's pass, and remove its hooks. ``completed``: the forward raised no exception."""
         step = here.step
         self._leave(here)
         if step is not None and completed:
@@ -233,8 +233,10 @@ class Offload(SavedTensors):
         """Wait for pending transfers and close the store. Graphs that are still alive cannot run backward any more.
 
         Also ends a forward pass whose ``__exit__`` was interrupted before its first line, which Python code cannot
-        prevent.
+        prevent. Does nothing in a forked process, where all of this is the parent's.
         """
+        if os.getpid() != self._process:
+            return
         here = self._threads.here()
         if here is not None:  # another thread cannot end it
             self._leave(here)

@@ -102,8 +102,9 @@ class CommandRun:
 
     def _plot(self, beginning: Path, draw: Callable[[Path], Iterable[Path]]) -> None:
         try:
-            for path in draw(beginning):
-                click.echo(f"written: {path}", err=True)
+            with plots.signed(self.report.origin):
+                for path in draw(beginning):
+                    click.echo(f"written: {path}", err=True)
         except ImportError as error:
             click.echo(f"no plots: {error}; {pip_install('bench', 'matplotlib')}", err=True)
         except OSError as error:

@@ -1,14 +1,16 @@
 """Keep, move or recompute under a memory limit: one planner beside moving alone and recomputing alone.
 
-The network trains on the CPU. The disk is modelled: moving everything takes ``CHANNEL`` times the forward pass.
+The network trains in one thread on the CPU. The disk is modelled: moving everything takes ``CHANNEL`` times the
+forward pass. Times are those of :class:`ModelledClock`, so other work on the machine hardly changes them.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import math
-import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -21,7 +23,8 @@ import fastio
 from fastio.offload.planning.joint import joint
 from fastio.offload.planning.profile import Profile
 from fastio.offload.recompute.checkpoint_policy import PlannedPolicy
-from fastio_bench.offload.modelled_disk import ModelledDisk
+from fastio_bench.harness.timing import Peak
+from fastio_bench.offload.modelled_disk import ModelledClock, ModelledDisk
 from fastio_bench.report.table import ResultTable
 from fastio_bench.workloads.training_models import Size, Training, make
 
@@ -38,18 +41,26 @@ GOAL = 0.90
 SIZE, QUICK = Size("transformer", 8, 6, 256), Size("transformer", 2, 2, 64)
 _WARM_UP = 4  # steps: one is profiled, two planned
 _SMALLEST = 4096  # bytes: smaller tensors stay
+_OVER = 1.1  # times the joint planner's memory that another way may take and count as one with the same limit
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of mallopt(3)
 
 Around = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True)
 class Way:
-    """The median seconds of a step, and the bytes that one step moved out and recomputed. ``exact``: plain's bits."""
+    """The median seconds of a step, the bytes it moved out and recomputed, and those its saved tensors took at most.
+
+    ``exact``: the gradients have plain's bits. ``memory``: None if the system does not tell it. The memory of a step
+    less that which plain training takes beside its saved tensors.
+    """
 
     way: str
     step_s: float
     moved: int
     recomputed: int
+    memory: int | None
+    keeps_limit: bool
     exact: bool
 
 
@@ -81,56 +92,81 @@ class RecomputingAlone:
 
 def measure(size: Size, rounds: int) -> list[Way]:
     """Train ``rounds`` interleaved steps by each way."""
+    clock = ModelledClock()
+    with clock.everywhere(), _one_thread():
+        return _measure(size, rounds, clock)
+
+
+def _measure(size: Size, rounds: int, clock: ModelledClock) -> list[Way]:
+    _set_malloc(1 << 16, 0)
     training = make(size.architecture, size.batch, size.depth, size.width)
-    expected = _step(training, nullcontext)[1]
-    forward_s = min(_forward(training) for _ in range(3))
+    expected = _step(training, nullcontext, clock)[1]
     nbytes = _saved_bytes(training)
-    budget = int(nbytes * LIMIT)
     with ExitStack() as stack:
-
-        def offload(policy: Any) -> fastio.Offload:
-            disk = ModelledDisk(nbytes / (CHANNEL * forward_s))
-            made = fastio.Offload(store=disk, policy=policy, budget=budget, codec="none")
-            stack.callback(made.close)
-            return made
-
-        managers = {JOINT: offload("joint"), MOVING: offload("optimal")}
-        ways: dict[str, Around] = {PLAIN: nullcontext, CHECKPOINT: nullcontext}
-        for way, manager in managers.items():
-            ways[way] = partial(_itself, manager)
-            for _ in range(_WARM_UP):
-                _step(training, ways[way])
-        profile = managers[JOINT]._planner.latest
-        assert profile is not None, "it was profiled"
-        alone = RecomputingAlone(profile, budget)
-        managers[RECOMPUTING] = offload(alone)
-        ways[RECOMPUTING] = lambda: _both(alone, managers[RECOMPUTING])
+        ways, _ = _prepared(training, nbytes, clock, stack)
+        peaks = {way: _peak(training, around, way == CHECKPOINT) for way, around in ways.items()}
+    _set_malloc(32 << 20, 64 << 20)
+    with ExitStack() as stack:
+        ways, managers = _prepared(training, nbytes, clock, stack)
         taken: dict[str, list[float]] = {way: [] for way in ways}
         exact = dict.fromkeys(ways, True)
         before = {way: _counts(manager) for way, manager in managers.items()}
         for _ in range(rounds):
             for way, around in ways.items():
-                seconds, gradients = _step(training, around, way == CHECKPOINT)
+                seconds, gradients = _step(training, around, clock, way == CHECKPOINT)
                 taken[way].append(seconds)
                 exact[way] &= all(map(torch.equal, gradients, expected))
         after = {way: _counts(manager) for way, manager in managers.items()}
-    none = (0, 0)
+    plain, none = peaks[PLAIN], (0, 0)
+    memory = {way: None if plain is None or peak is None else peak - plain + nbytes for way, peak in peaks.items()}
+    limit = memory[JOINT]
     return [
         Way(
             way,
             median(taken[way]),
             (after.get(way, none)[0] - before.get(way, none)[0]) // rounds,
             (after.get(way, none)[1] - before.get(way, none)[1]) // rounds,
+            took := memory[way],
+            took is None or limit is None or took <= _OVER * limit,
             exact[way],
         )
         for way in (PLAIN, JOINT, MOVING, RECOMPUTING, CHECKPOINT)
     ]
 
 
+def _prepared(
+    training: Training, nbytes: int, clock: ModelledClock, stack: ExitStack
+) -> tuple[dict[str, Around], dict[str, fastio.Offload]]:
+    """Return each way after its plan was made, and the managers of those that have one."""
+    _step(training, nullcontext, clock)
+    bandwidth = nbytes / (CHANNEL * min(_forward(training, clock) for _ in range(_WARM_UP)))
+    budget = int(nbytes * LIMIT)
+
+    def offload(policy: Any) -> fastio.Offload:
+        disk = ModelledDisk(bandwidth, clock)
+        made = fastio.Offload(store=disk, policy=policy, budget=budget, codec="none")
+        stack.callback(made.close)
+        return made
+
+    managers = {JOINT: offload("joint"), MOVING: offload("optimal")}
+    ways: dict[str, Around] = {PLAIN: nullcontext, CHECKPOINT: nullcontext}
+    for way, manager in managers.items():
+        ways[way] = partial(_itself, manager)
+        for _ in range(_WARM_UP):
+            _step(training, ways[way], clock)
+    profile = managers[JOINT]._planner.latest
+    assert profile is not None, "it was profiled"
+    alone = RecomputingAlone(profile, budget)
+    managers[RECOMPUTING] = offload(alone)
+    ways[RECOMPUTING] = lambda: _both(alone, managers[RECOMPUTING])
+    return ways, managers
+
+
 def ratio(found: list[Way]) -> float:
-    """Return the joint planner's step over the better of moving alone and recomputing alone."""
-    seconds = {one.way: one.step_s for one in found}
-    return seconds[JOINT] / min(seconds[MOVING], seconds[RECOMPUTING], seconds[CHECKPOINT])
+    """Return the joint planner's step over that of the best other way that takes as little memory."""
+    by_way = {one.way: one for one in found}
+    alone = (by_way[way] for way in (MOVING, RECOMPUTING, CHECKPOINT))
+    return by_way[JOINT].step_s / min((one.step_s for one in alone if one.keeps_limit), default=math.inf)
 
 
 def table(found: list[Way], size: Size) -> ResultTable:
@@ -143,16 +179,30 @@ def table(found: list[Way], size: Size) -> ResultTable:
             one.step_s / plain,
             one.moved / 2**20,
             one.recomputed / 2**20,
+            None if one.memory is None else one.memory / 2**20,
+            "yes" if one.keeps_limit else "no",
             "yes" if one.exact else "no",
         ]
         for one in found
     ]
     note = (
-        f"{size}, on the CPU. Memory for saved tensors: {LIMIT:.0%} of them; for plain all, and for torch checkpoint "
-        f"what it takes with every block checkpointed. A modelled disk: moving everything takes {CHANNEL} times the "
-        f"forward pass. Joint over the better of moving alone and recomputing alone: {ratio(found):.2f}."
+        f"{size}, on the CPU, in one thread. All but plain training and torch checkpoint (every block) have the same "
+        f"budget for saved tensors, {LIMIT:.0%} of their bytes. Memory: the most that a step took, less what plain "
+        f"training takes beside its saved tensors. In the limit: at most {_OVER - 1:.0%} more of it than the joint "
+        f"planner takes. A modelled disk: moving everything takes {CHANNEL} times the forward pass. Times: "
+        f"processor time of the thread that trains, and its modelled waits. Joint over the better of moving alone "
+        f"and recomputing alone, of those in the limit: {ratio(found):.2f}."
     )
-    columns = ("way", "step s*", "x plain*", "moved MiB*", "recomputed MiB*", "plain's bits")
+    columns = (
+        "way",
+        "step s*",
+        "x plain*",
+        "moved MiB*",
+        "recomputed MiB*",
+        "memory MiB*",
+        "keeps the limit",
+        "plain's bits",
+    )
     return ResultTable("joint", "Keep, move or recompute", columns, rows, note=note)
 
 
@@ -171,17 +221,54 @@ def _counts(manager: fastio.Offload) -> tuple[int, int]:
     return sum(one.written_bytes for one in manager.counts.traffic.values()), manager.counts.recomputed_bytes
 
 
-def _step(training: Training, around: Around, checkpointed: bool = False) -> tuple[float, list[torch.Tensor]]:
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _step(
+    training: Training, around: Around, clock: ModelledClock, checkpointed: bool = False
+) -> tuple[float, list[torch.Tensor]]:
     """Return the seconds of forward and backward, and the gradients."""
-    began = time.perf_counter()
-    with around():
-        loss = _checkpointed(training) if checkpointed else training.loss()
-    loss.backward()
-    seconds = time.perf_counter() - began
+    began = clock.now()
+    _train(training, around, checkpointed)
+    seconds = clock.now() - began
     gradients = [one.grad for one in training.model.parameters() if one.grad is not None]
     for parameter in training.model.parameters():
         parameter.grad = None
     return seconds, gradients
+
+
+def _train(training: Training, around: Around, checkpointed: bool) -> None:
+    with around():
+        loss = _checkpointed(training) if checkpointed else training.loss()
+    loss.backward()
+
+
+def _set_malloc(mapped: int, kept: int) -> None:
+    """Have allocations from ``mapped`` bytes on go back to the system when they are freed, and smaller ones beyond
+    ``kept`` bytes."""
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_MMAP_THRESHOLD, mapped)
+    libc.mallopt(_TRIM_THRESHOLD, kept)
+
+
+def _peak(training: Training, around: Around, checkpointed: bool) -> int | None:
+    """Return the bytes of memory that a step takes at most, beside parameters and gradients."""
+    for parameter in training.model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    gc.collect()
+    peak = Peak()
+    _train(training, around, checkpointed)
+    taken = peak.beyond(0)
+    for parameter in training.model.parameters():
+        parameter.grad = None
+    return taken
 
 
 def _checkpointed(training: Training) -> torch.Tensor:
@@ -191,10 +278,10 @@ def _checkpointed(training: Training) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(x.flatten(0, -2), training.targets.flatten())
 
 
-def _forward(training: Training) -> float:
-    began = time.perf_counter()
+def _forward(training: Training, clock: ModelledClock) -> float:
+    began = clock.now()
     training.loss()
-    return time.perf_counter() - began
+    return clock.now() - began
 
 
 def _saved_bytes(training: Training) -> int:

@@ -1,42 +1,75 @@
-"""A store for ``fastio.Offload`` that takes the time of a disk: memory, and one channel of so many bytes/s."""
+"""A store for ``fastio.Offload`` that takes the time of a disk, and the clock that it runs by."""
 
 from __future__ import annotations
 
 import ctypes
 import threading
 import time
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from unittest import mock
 
-_POLL_S = 0.0005  # waking the copying thread would take longer, of the thread that trains
+
+class ModelledClock:
+    """The processor time of the thread that made it, and its modelled waits. Other work on the machine takes none."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._machine = time.perf_counter
+        self._waited = 0.0
+
+    def now(self) -> float:
+        """Return the seconds so far; in another thread, those of ``time.perf_counter``."""
+        return time.thread_time() + self._waited if threading.get_ident() == self._thread else self._machine()
+
+    def wait_until(self, then: float) -> None:
+        """Let the time until then pass."""
+        self._waited += max(0.0, then - self.now())
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Let what runs inside take no time."""
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            self._waited -= time.thread_time() - began
+
+    @contextmanager
+    def everywhere(self) -> Iterator[None]:
+        """Use it instead of ``time.perf_counter``, in this process."""
+        with mock.patch.object(time, "perf_counter", self.now):
+            yield
 
 
 class ModelledDisk:
     """Keeps the bytes in memory. Each transfer takes its bytes over ``bandwidth``, one after another.
 
-    A thread of its own copies the bytes, as a disk's DMA does: that takes no time of the thread that trains.
+    Copying the bytes takes no time of the thread that trains, as with a disk's DMA.
     """
 
-    def __init__(self, bandwidth: float) -> None:
+    def __init__(self, bandwidth: float, clock: ModelledClock) -> None:
         self.bandwidth = bandwidth  # bytes/s
+        self._clock = clock
         self._stored: dict[int, ctypes.Array[ctypes.c_char]] = {}
         self._spare: list[ctypes.Array[ctypes.c_char]] = []  # of tensors that were freed: their pages exist
         self._commands: dict[int, float] = {}  # when each index's last one ends
-        self._copies: deque[tuple[int, int, int, int]] = deque()  # index, target, source and bytes; the first is made
         self._until = 0.0
-        self._is_open = True
-        threading.Thread(target=self._copy, name="modelled-disk", daemon=True).start()
 
     def write(self, index: int, address: int, nbytes: int) -> None:
         """Begin to write the bytes under this index."""
-        place = next((i for i, spare in enumerate(self._spare) if len(spare) == nbytes), None)
-        stored = ctypes.create_string_buffer(nbytes) if place is None else self._spare.pop(place)
-        self._stored[index] = stored
-        self._begin(index, ctypes.addressof(stored), address, nbytes)
+        with self._clock.stopped():
+            place = next((i for i, spare in enumerate(self._spare) if len(spare) == nbytes), None)
+            stored = ctypes.create_string_buffer(nbytes) if place is None else self._spare.pop(place)
+            self._stored[index] = stored
+            ctypes.memmove(stored, address, nbytes)
+        self._begin(index, nbytes)
 
     def read(self, index: int, address: int, nbytes: int) -> None:
         """Begin to read the bytes of this index."""
-        self._begin(index, address, ctypes.addressof(self._stored[index]), nbytes)
+        with self._clock.stopped():
+            ctypes.memmove(address, self._stored[index], nbytes)
+        self._begin(index, nbytes)
 
     def update(self) -> int:
         """Return how many commands are pending."""
@@ -44,9 +77,8 @@ class ModelledDisk:
 
     def finished(self, indices: Iterable[int]) -> list[int]:
         """Return those of these indices whose last command has ended."""
-        now = time.perf_counter()
-        copying = {one[0] for one in list(self._copies)}
-        return [index for index in indices if self._commands.get(index, 0.0) <= now and index not in copying]
+        now = self._clock.now()
+        return [index for index in indices if self._commands.get(index, 0.0) <= now]
 
     def is_done(self, index: int) -> bool:
         """Return whether the index's last command has ended."""
@@ -54,9 +86,7 @@ class ModelledDisk:
 
     def wait(self, index: int) -> None:
         """Wait for the index's last command."""
-        while self._is_being_copied(index):
-            time.sleep(_POLL_S)
-        time.sleep(max(0.0, self._commands.get(index, 0.0) - time.perf_counter()))
+        self._clock.wait_until(self._commands.get(index, 0.0))
 
     def free(self, index: int) -> None:
         """Free the bytes of this index."""
@@ -66,23 +96,10 @@ class ModelledDisk:
 
     def close(self) -> None:
         """Free everything."""
-        self._is_open = False
         self._stored.clear()
         self._spare.clear()
         self._commands.clear()
 
-    def _begin(self, index: int, target: int, source: int, nbytes: int) -> None:
-        self._until = max(self._until, time.perf_counter()) + nbytes / self.bandwidth
+    def _begin(self, index: int, nbytes: int) -> None:
+        self._until = max(self._until, self._clock.now()) + nbytes / self.bandwidth
         self._commands[index] = self._until
-        self._copies.append((index, target, source, nbytes))
-
-    def _is_being_copied(self, index: int) -> bool:
-        return any(one[0] == index for one in list(self._copies))
-
-    def _copy(self) -> None:
-        while self._is_open:
-            while self._copies:
-                _, target, source, nbytes = self._copies[0]
-                ctypes.memmove(target, source, nbytes)
-                self._copies.popleft()
-            time.sleep(_POLL_S)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from fastio.offload.planning.infeasible import InfeasibleBudget
-from fastio.offload.simulation.capacity import iterate
+from fastio_bench.papers.capacity import iterate
 from fastio_bench.papers.offload_simulated import WAYS, Machine, workload
 
 _STEP, _MOST = 16, 1 << 12  # batches

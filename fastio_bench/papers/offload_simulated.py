@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from fastio.offload.planning.overlap import ActivationProfile
 from fastio.offload.planning.schedule import Policy
 from fastio.offload.planning.vdnn import CONV, POOL
-from fastio.offload.simulation.capacity import Workload, calibrated_batch, largest_as_fast, largest_runnable
-from fastio.offload.simulation.vgg_shapes import ITEM, SIDE, parameter_nbytes, vgg
+from fastio_bench.papers.capacity import Workload, calibrated_batch, largest_as_fast, largest_runnable
+from fastio_bench.papers.vgg_shapes import ITEM, SIDE, parameter_nbytes, vgg
 
 GIB = 1 << 30
 _TAPS = 9  # weights of a 3 x 3 convolution, for a pair of channels

@@ -14,10 +14,10 @@ from statistics import mean
 from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.planning.schedule import Policy
 from fastio.offload.planning.vdnn import KINDS
-from fastio.offload.planning.vdnn_dynamic import Configuration, Offloading, dynamic, usage
-from fastio.offload.simulation.capacity import iterate
-from fastio.offload.simulation.vgg_shapes import baseline_nbytes, input_nbytes, parameter_nbytes, vgg
+from fastio_bench.papers.capacity import iterate
 from fastio_bench.papers.offload_simulated import TITAN_X, plain, workload
+from fastio_bench.papers.vdnn_dynamic import Configuration, Offloading, dynamic, usage
+from fastio_bench.papers.vgg_shapes import baseline_nbytes, input_nbytes, parameter_nbytes, vgg
 
 _ALL, _CONV, _DYN = "vdnn-all", "vdnn-conv", "vdnn-dyn"
 _POLICIES: dict[Offloading, str | Policy] = {"none": plain, "conv": _CONV, "all": _ALL}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fastio.offload.planning.vdnn import CONV
-from fastio.offload.simulation.vgg_shapes import vgg
 from fastio_bench.papers.offload_simulated import TITAN_X, workload
+from fastio_bench.papers.vgg_shapes import vgg
 
 _BATCH = 64  # any: the figures do not depend on it
 

@@ -116,7 +116,7 @@ def _is_mapped(one: Summary) -> bool:
 
 
 def _where(document: Document) -> Iterator[str]:
-    """The machine, the versions, the command and the date, as far as the document has them."""
+    """The machine, the versions, the command, the date and the host, as far as the document has them."""
     machine = document.machine
     if machine.get("cores"):
         yield f"{machine['cores']} cores, {(machine.get('filesystem') or {}).get('kind', '')}"
@@ -126,6 +126,8 @@ def _where(document: Document) -> Iterator[str]:
     yield f"fastio-bench {document.command}"
     if document.measured.date:
         yield document.measured.date[:10]
+    if document.measured.host:
+        yield document.measured.host
 
 
 def _text(x: float, y: float, text: str, color: str, size: float = 13, anchor: str = "start", weight: int = 400) -> str:

@@ -1,5 +1,6 @@
 #include "block_store/devices.hpp"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +23,13 @@ constexpr uint64_t kStep = (256 << 20) / kStoreBlock;  // blocks: large, so that
 constexpr uint64_t kUnlimited = std::numeric_limits<int64_t>::max() / kStoreBlock;
 
 bool is_full(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG; }
+
+// The limit that a failed growth of a file met; "" if the system has none.
+std::string file_limit(int error) {
+    rlimit limit{};
+    if (error != EFBIG || getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+    return "; ulimit -f allows files of " + std::to_string(limit.rlim_cur) + " bytes, so raise it";
+}
 
 }  // namespace
 
@@ -81,7 +89,8 @@ void StoreDevices::allocate_each(uint64_t blocks) {
             allocate(devices_[number].fd, share * kStoreBlock);
         } catch (const SystemError& error) {
             std::string reason = error.operation + ": " + std::strerror(error.error);
-            throw SystemError(is_full(error.error) ? ENOSPC : error.error, "growing the store (" + reason + ")",
+            throw SystemError(error.error == EDQUOT ? ENOSPC : error.error,
+                              "growing the store (" + reason + file_limit(error.error) + ")",
                               sizes_[number] * kStoreBlock);
         }
         sizes_[number] = share;

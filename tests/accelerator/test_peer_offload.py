@@ -17,7 +17,7 @@ from fastio.errors import RefusedError
 from fastio.offload.manager import Offload
 from fastio.offload.stores import copies
 from fastio.offload.stores.block_store import BlockStore
-from fastio.offload.stores.peer_slab import _PeerMemory
+from fastio.offload.stores.peer_slab import open_peer_slab
 
 ROWS, WIDTH = 511, 255  # no whole pages
 SAVED = ROWS * WIDTH * 4  # bytes of one
@@ -100,11 +100,12 @@ def test_copies_that_wait_for_nothing_are_found(
     offload.close()
 
 
-def _without_fence(self: Any, destination: Any, source: Any, to_host: bool, fence: Any) -> Any:
-    stream = self._accelerator.copy_stream((source if to_host else destination).device, to_host)
-    with self._accelerator.under(stream):
-        destination.copy_(source, non_blocking=True)
-    return copies._StreamCopy(stream.record_event())
+def _without_fence(self: Any, _: Any, destination: int, source: int, nbytes: int, to_host: bool) -> Any:
+    stream = torch.simulated.Stream()
+    into, out_of = (self._accelerator.bytes_at(address, nbytes) for address in (destination, source))
+    with torch.simulated.stream(stream):
+        into.copy_(out_of, non_blocking=True)
+    return stream.record_event()
 
 
 def test_a_disk_that_cannot_map_the_window_leaves_no_window_open(tmp_path: Path, model: nn.Module) -> None:
@@ -116,6 +117,7 @@ def test_a_disk_that_cannot_map_the_window_leaves_no_window_open(tmp_path: Path,
             def map(self, address: int, nbytes: int) -> None:
                 raise RefusedError("the IOMMU has no room")
 
-        with pytest.raises(RefusedError, match="the IOMMU has no room"):
-            _PeerMemory(1 << 20, Unmapping(), devices.of("simulated"), torch.device(DEVICE))
+        slab, route = open_peer_slab(1 << 24, 1 << 24, Unmapping(), devices.of("simulated"), torch.device(DEVICE))
+        assert slab is None
+        assert "the IOMMU has no room" in str(route)
         assert not simulated.leaks()

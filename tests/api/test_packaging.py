@@ -215,3 +215,11 @@ def test_stub_matches_the_native_module() -> None:
         elif isinstance(statement, ast.FunctionDef):
             expected = [argument.arg for argument in (*statement.args.posonlyargs, *statement.args.args)]
             assert native_arguments(actual) == expected, name
+
+
+def test_no_named_tuple_has_another_base(repository: Path) -> None:
+    """Python 3.10 cannot import such a class: `import fastio` failed there."""
+    for path in (path for name in ("fastio", "fastio_command") for path in (repository / name).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and len(node.bases) > 1:
+                assert "NamedTuple" not in map(ast.unparse, node.bases), f"{path}:{node.lineno}"

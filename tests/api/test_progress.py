@@ -107,7 +107,7 @@ def save_in_a_process(folder: Path, stderr: int | None) -> int:
     command = [sys.executable, "-P", "-c", SAVE, str(folder / "it.pt"), "ignore"]
     if stderr is None:
         command = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command]
-    return subprocess.run(command, stderr=stderr, check=False, timeout=120).returncode
+    return subprocess.run(command, stderr=stderr, check=False, timeout=600).returncode
 
 
 def test_a_pipe_without_a_reader_never_ends_the_work(tmp_path: Path) -> None:

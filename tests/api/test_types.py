@@ -22,28 +22,21 @@ from fastio.offload.planning.schedule import POLICIES, PolicyName
 from fastio.offload.stores.store_opening import DRIVERS
 
 CASES = Path(__file__).parent.parent / "typing"
-ERROR = re.compile(r"wrong_calls\.py:(\d+): error")
-
-
-def mypy(name: str, cache: Path) -> subprocess.CompletedProcess[str]:
-    """mypy --strict of one file, with the installed package, whatever the settings of the repository."""
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={cache}", CASES / name]
-    return subprocess.run(command, cwd=cache, capture_output=True, text=True, check=False)
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("mypy")
+ERROR = re.compile(r"(\w+)\.py:(\d+): error")
 
 
 @pytest.mark.slow
-def test_mypy_accepts_right_calls_and_rejects_every_wrong_one(cache: Path) -> None:
-    accepted = mypy("right_calls.py", cache)
-    assert accepted.returncode == 0, accepted.stdout
-    rejected = mypy("wrong_calls.py", cache)
+def test_mypy_accepts_right_calls_and_rejects_every_wrong_one(pytestconfig: pytest.Config) -> None:
+    """mypy --strict with the installed package, whatever the settings of the repository; its cache stays."""
+    cache = pytestconfig.cache.mkdir("mypy")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={cache}"]
+    files = [CASES / "right_calls.py", CASES / "wrong_calls.py"]
+    done = subprocess.run([*command, *files], cwd=cache, capture_output=True, text=True, check=False)
+    errors = ERROR.findall(done.stdout)
+    assert {name for name, _ in errors} == {"wrong_calls"}, done.stdout + done.stderr
     lines = (CASES / "wrong_calls.py").read_text().splitlines()
     first = lines.index("# Each of the following lines is wrong.") + 2
-    found = {int(number) for number in ERROR.findall(rejected.stdout)}
+    found = {int(number) for _, number in errors}
     assert found == set(range(first, len(lines) + 1)), [
         lines[n - 1] for n in range(first, len(lines) + 1) if n not in found
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib import image
@@ -17,10 +18,12 @@ from benching import invoke
 from fastio.dicts import Explanation
 from fastio.dicts.context import Context
 from fastio.dicts.explain import Entry
+from fastio_bench.harness.rounds import Sample
+from fastio_bench.harness.stats import summarise
 from fastio_bench.offload import charts as offload_charts
 from fastio_bench.offload.accuracy import Accuracy
 from fastio_bench.papers import batch_growth, offload_simulated
-from fastio_bench.report import charts
+from fastio_bench.report import charts, plots
 from fastio_bench.report.charts import Chart, Sheet
 from fastio_bench.report.table import ResultTable
 from fastio_bench.tools import charts as tools_charts
@@ -157,3 +160,32 @@ class TestFiles:
             "offload-simulated-batches.png",
             "offload-simulated-networks.png",
         }
+
+
+def test_plots_in_files_are_signed_below_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signed: list[tuple[str, float, float]] = []
+    sign = plots._sign
+
+    def watched(figure: Any, text: str) -> None:
+        before = figure.get_figheight()
+        sign(figure, text)
+        line = figure.texts[-1]  # after the title
+        figure.draw_without_rendering()
+        top = line.get_window_extent().y1
+        lowest = min(axes.get_tightbbox().y0 for axes in figure.axes)
+        lowest = min([lowest, *(legend.get_window_extent().y0 for legend in figure.legends)])
+        signed.append((line.get_text().replace("\n", " "), lowest - top, figure.get_figheight() - before))
+
+    monkeypatch.setattr(plots, "_sign", watched)
+    bars = Chart("one", charts.rows(2), lambda axes, color: axes.barh([0, 1], [1, 2], color=color(0)))
+    sheets = [Sheet("two", "Two", "both", ("a", "b"), [bars]), Sheet("one", "One", "it", ("a",), [bars])]
+    origin = "measured 2026-01-01 10:00 UTC on a-host by fastio-bench peers " + " ".join(
+        f"--tool {n}" for n in range(40)
+    )
+    with plots.signed(origin):
+        charts.write(tmp_path / "run", sheets)
+        plots.draw(tmp_path / "run", summarise([Sample("save", "bert", "torch", 0, 10**9, 1.0, 0.1)]))
+    assert [text for text, _, _ in signed] == [origin] * 3
+    assert all(gap >= 0 and grown > 0 for _, gap, grown in signed)
+    charts.write(tmp_path / "run", sheets)
+    assert len(signed) == 3

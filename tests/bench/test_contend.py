@@ -335,7 +335,11 @@ class TestCommand:
         assert not list(tmp_path.iterdir())
 
     @pytest.mark.simulated
-    def test_command_models_training_on_a_device(self, small: None, tmp_path: Path) -> None:
+    def test_command_models_training_on_a_device(
+        self, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(modelled, "SIZE", SMALL)
+        monkeypatch.setattr(modelled, "_ALONE", 0.02)
         arguments = ["--quick", "--rounds", "1", "--device", "simulated", "--json", "--dir", str(tmp_path)]
         result = CliRunner().invoke(contend_command.contend, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
@@ -344,8 +348,13 @@ class TestCommand:
         assert [row[1] for row in training["rows"]] == [PLAIN_WAY, f"offload {THROUGH}", f"offload {PAST}"] * 2
         assert all(kept > 0 for row in host["rows"] for kept in row[1:])
 
+    @pytest.mark.slow
     @pytest.mark.simulated
-    def test_only_transfers_through_the_host_lose_bandwidth(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("steps", [2, pytest.param(4, marks=pytest.mark.nightly)])
+    def test_only_transfers_through_the_host_lose_bandwidth(
+        self, tmp_path: Path, steps: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(modelled, "_WARM_UP", steps)
         device_ways.ready("simulated")
         device = torch.device("simulated", 0)
         found = list(

@@ -478,6 +478,8 @@ def children() -> set[int]:
 
 
 class TestFresh:
+    """Jobs in processes of their own; those that need no started one are forked."""
+
     def job(self, disk: Path, **changes: Any) -> fresh_process.Job:
         path = disk / "file.pt"
         workload = objects.one_tensor(1)
@@ -486,10 +488,12 @@ class TestFresh:
         answers = {"fingerprint": objects.fingerprint(thing), "state": "warm", **changes}
         return fresh_process.Job("torch", "load", workload=workload.name, path=str(path), **answers)
 
+    @pytest.mark.usefixtures("forked_children")
     def test_load_of_wrong_bytes_fails(self, disk: Path) -> None:
         with pytest.raises(fresh_process.ChildError, match="loaded something else"):
             fresh_process.measure(self.job(disk, fingerprint=1))
 
+    @pytest.mark.usefixtures("forked_children")
     def test_cold_load_fails_if_the_file_was_warmed(self, disk: Path) -> None:
         """Another process may read the file between its drop and the call, which would then read the page cache."""
         job = self.job(disk, state="cold")
@@ -539,6 +543,7 @@ class TestFresh:
         fresh_process.measure(job)
         assert children() == before
 
+    @pytest.mark.usefixtures("forked_children")
     def test_waiting_process_ends_after_an_error(self, disk: Path) -> None:
         before = children()
         with pytest.raises(fresh_process.ChildError), fresh_process.paired():

@@ -123,6 +123,7 @@ def test_command_shows_simulated_figures_beside_the_papers(tmp_path: Path) -> No
     assert len(drawn) == len(A100_NETWORKS) + len(V100_NETWORKS)
 
 
+@pytest.mark.slow
 def test_optimizer_store_is_measured_and_compared(tmp_path: Path) -> None:
     result = invoke("--dir", tmp_path, "--optimizer-store", "--parameters", "34MB", "--steps", 3, "--json")
     document = json.loads(result.stdout)

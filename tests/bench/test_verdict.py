@@ -46,7 +46,8 @@ def test_page_begins_with_the_verdict_and_names_date_host_and_command(tmp_path: 
     report.write(tmp_path)
     text = page(read_folder(tmp_path))
     section = text[text.index('<section id="run-peers">') :]
-    assert section.index("times as fast as torch") < section.index("<dt>Measured</dt>") < section.index("<svg")
+    assert text.index("times as fast as torch") < text.index("<dl>")
+    assert section.index("<dt>Measured</dt>") < section.index("<svg")
     assert "<dt>Host</dt>" in section
     assert "<dt>Command</dt>" in section
     assert report.origin.startswith(f"measured {report.began:%Y-%m-%d}")

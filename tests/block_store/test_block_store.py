@@ -25,10 +25,10 @@ import warm_python
 from disks import tmpfs
 from fastio.errors import DeviceInUseError, FastIOError, FolderMissingError, TransferError
 from fastio.offload.stores.block_store import BLOCK, BlockStore, StoreGoneError
+from fastio.offload.stores.copies import CpuCopies
 from fastio.offload.stores.endurance import Drive
 from fastio.offload.stores.staged_store import StagedStore
 from faults import ALWAYS, NOTHING, SHORTER, Fault, Server
-from late_copies import HostCopies
 from sharing import problems_of_sharing
 
 MIB = 1 << 20
@@ -302,7 +302,7 @@ def test_staging_slab_is_mapped_if_the_driver_wants_it(tmp_path: Path) -> None:
         (ring,) = rings().keys() - others
         for wanted in (False, True):
             store.wants_map = wanted  # io_uring does not need it, but shows what was mapped
-            staged = StagedStore(store, HostCopies(), 2 * MIB)
+            staged = StagedStore(store, CpuCopies(), 2 * MIB)
             for nbytes in (MIB, 5 * MIB):  # the second makes the slab grow
                 data = blob(nbytes, nbytes)
                 write(staged, 0, data)  # type: ignore[arg-type]
@@ -311,7 +311,7 @@ def test_staging_slab_is_mapped_if_the_driver_wants_it(tmp_path: Path) -> None:
                 staged.free(0)
             staged.close()
             assert rings()[ring] == 0
-        staged = StagedStore(store, HostCopies(), MIB)
+        staged = StagedStore(store, CpuCopies(), MIB)
         write(staged, 0, blob(MIB, 1))  # type: ignore[arg-type]
         staged.free(0)
     staged.close()  # after the underlying store, which has unmapped it
@@ -498,7 +498,7 @@ def test_misuse_raises_an_error_that_names_the_cause(store: BlockStore, tmp_path
     assert store.stats.bytes_written <= BLOCK
 
 
-def check_full_disk(store: BlockStore) -> None:
+def check_full_disk(store: BlockStore, number: int = errno.ENOSPC) -> TransferError:
     """Fill the store: the error says so, and existing and later blobs are whole."""
     written: dict[int, torch.Tensor] = {}
     error = None
@@ -511,7 +511,7 @@ def check_full_disk(store: BlockStore) -> None:
             break
         written[index] = data
     assert error is not None
-    assert error.errno == errno.ENOSPC
+    assert error.errno == number
     assert "growing the store" in str(error)
     assert store.places[0] in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
@@ -521,13 +521,15 @@ def check_full_disk(store: BlockStore) -> None:
     store.free(2)
     write(store, 200, written[0])
     assert torch.equal(fetch(store, 200, MIB), written[0])
+    return error
 
 
-def test_file_size_limit_is_treated_as_a_full_disk(store: BlockStore) -> None:
+def test_file_size_limit_is_told_and_keeps_the_blobs(store: BlockStore) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8 * MIB, limits[1]))
     try:
-        check_full_disk(store)
+        error = check_full_disk(store, errno.EFBIG)
+        assert f"ulimit -f allows files of {8 * MIB} bytes, so raise it" in str(error)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 

@@ -37,7 +37,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     save = writing.save_layout
 
     def wait_and_save(*arguments: Any) -> Any:
-        assert go.wait(30)
+        assert go.wait(300)
         return save(*arguments)
 
     monkeypatch.setattr(writing, "save_layout", wait_and_save)
@@ -186,7 +186,7 @@ def test_chunked_save_raises_while_the_step_before_cannot_be_removed(
     remove_all, go = steps.remove_all, threading.Event()
 
     def fail(path: str, names: Any) -> None:
-        assert go.wait(30)
+        assert go.wait(300)
         raise OSError(errno.ENOTEMPTY, "another program's file is in the way", path)
 
     with Checkpointer(folder, keep=1, memory_budget="32MiB") as checkpointer:

@@ -213,5 +213,5 @@ def test_invalid_arguments_raise(folder: Path) -> None:
 def test_map_location_that_is_not_a_device_raises(tmp_path: Path, location: object) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(0, {"a": torch.ones(3)})
-        with pytest.raises(TypeError, match=f"map_location is a {type(location).__name__}: expected one device"):
+        with pytest.raises(TypeError, match=f"is a {type(location).__name__}: expected one device"):
             checkpointer.restore(map_location=location)

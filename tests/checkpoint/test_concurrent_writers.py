@@ -63,7 +63,7 @@ def test_interrupted_chunked_save_leaves_no_step(tmp_path: Path) -> None:
     def progress(done: int, total: int) -> None:
         if done < total and not go.is_set():  # runs on the writing thread
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            assert go.wait(30)
+            assert go.wait(300)
 
     with Checkpointer(tmp_path, memory_budget="32MiB", progress=progress) as checkpointer:
         state = {"large": torch.ones(20 << 20)}
@@ -131,7 +131,7 @@ def interrupting_close(go: threading.Event) -> Callable[[int, int], None]:
             while not main_thread_is_in("close"):
                 time.sleep(0.01)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            assert go.wait(30)
+            assert go.wait(300)
 
     return progress
 

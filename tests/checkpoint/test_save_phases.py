@@ -90,7 +90,7 @@ def test_replaced_step_is_removed_after_the_new_one_is_visible(tmp_path: Path, m
     remove = step_folders.remove_all
 
     def slowly(*arguments: Any) -> None:
-        assert go.wait(30)
+        assert go.wait(300)
         remove(*arguments)
 
     with Checkpointer(tmp_path, keep=1) as checkpointer:

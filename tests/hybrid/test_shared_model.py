@@ -39,7 +39,7 @@ class Gate(nn.Module):
             self.inside.set()
             if self.interrupted:
                 raise KeyboardInterrupt
-            assert self.go.wait(30)
+            assert self.go.wait(300)
         return x
 
 
@@ -70,7 +70,7 @@ def inference() -> Iterator[Callable[[nn.Module], threading.Thread]]:
         thread = threading.Thread(target=run)
         begun.append((gate, thread))
         thread.start()
-        assert gate.inside.wait(30)
+        assert gate.inside.wait(300)
         return thread
 
     yield begin

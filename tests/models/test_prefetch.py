@@ -239,7 +239,7 @@ def test_a_forked_child_reads_what_its_parent_was_reading(tmp_path: Path, monkey
     may_read, own = threading.Event(), os.getpid()
 
     def held(batch: Batch, *arguments: Any) -> list[torch.Tensor]:
-        assert os.getpid() != own or may_read.wait(30)
+        assert os.getpid() != own or may_read.wait(300)
         return read_batch(batch, *arguments)
 
     monkeypatch.setattr("fastio.models.tensor_reader.read_batch", held)

@@ -44,7 +44,7 @@ class OutOfOrder(PosixTransport):
                 raise self._error
         result = super().read(request)
         if number == 3:
-            assert self.third_may_end.wait(20)
+            assert self.third_may_end.wait(300)
             self.third.set()
         return result
 

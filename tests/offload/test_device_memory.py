@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import simulated
+from fastio import devices
 from fastio.offload.manager import Offload
 from fastio.offload.planning.schedule import Schedule
 
@@ -64,7 +65,7 @@ def train(make: Any, shape: tuple[int, ...], around: Any, steps: int = 5) -> lis
 
 
 def test_24_layers_train_in_half_of_the_memory(tmp_path: Path) -> None:
-    shape = (8, 96, 128)
+    shape = (8, 64, 128)
     plain, need = peak_after(train, transformer, shape, contextlib.nullcontext())
     with limited_to(need // 2), pytest.raises(torch.OutOfMemoryError):
         train(transformer, shape, contextlib.nullcontext())
@@ -78,7 +79,7 @@ def test_24_layers_train_in_half_of_the_memory(tmp_path: Path) -> None:
 
 
 def test_ten_times_the_batch_trains_in_the_same_memory(tmp_path: Path) -> None:
-    rows = 512
+    rows = 256
     _, need = peak_after(train, perceptron, (rows, 64), contextlib.nullcontext(), 3)
     plain = train(perceptron, (10 * rows, 64), contextlib.nullcontext(), 3)
     offload = Offload(store=tmp_path, policy="all", budget=0)
@@ -185,6 +186,37 @@ def test_a_step_that_runs_out_of_memory_runs_again_with_a_tighter_plan(tmp_path:
     made[0].close()
 
 
+def test_an_error_that_an_offload_answered_tightens_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [0]
+    monkeypatch.setattr(type(devices.of("simulated")), "out_of_memory_errors", lambda *_: errors[0])
+    model, x = perceptron().to("simulated"), torch.randn(1024, 64).to("simulated")
+    one, other = Offload(store=tmp_path), Offload(store=tmp_path)
+
+    def step(offload: Offload, fails: bool = False) -> None:
+        with offload:
+            loss = model(x).square().mean()
+            if fails:
+                errors[0] += 1
+                raise torch.OutOfMemoryError("no room")
+        loss.backward()
+
+    for _ in range(4):
+        step(one)
+        step(other)
+    with pytest.raises(torch.OutOfMemoryError):
+        step(one, fails=True)
+    step(other)
+    assert (one.report().tightened, other.report().tightened) == (1, 0)
+    errors[0] += 1  # in a backward pass: it may be any one's
+    step(other)
+    step(one)
+    assert (one.report().tightened, other.report().tightened) == (2, 1)
+    one.close()
+    other.close()
+
+
 def test_a_step_that_no_plan_helps_raises_its_error(tmp_path: Path) -> None:
     _, need = peak_after(stepping, 2, lambda model: None)
     made: list[Offload] = []
@@ -200,8 +232,8 @@ def test_a_step_that_no_plan_helps_raises_its_error(tmp_path: Path) -> None:
 
 
 def test_a_forward_pass_that_ran_out_of_memory_can_be_repeated(tmp_path: Path) -> None:
-    _, need = peak_after(train, perceptron, (4096, 64), contextlib.nullcontext(), 2)
-    model, x = perceptron().to("simulated"), torch.randn(4096, 64).to("simulated")
+    _, need = peak_after(train, perceptron, (2048, 64), contextlib.nullcontext(), 2)
+    model, x = perceptron().to("simulated"), torch.randn(2048, 64).to("simulated")
     offload = Offload(store=tmp_path)
 
     def step() -> None:

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from accelerators import DEVICE, keep_busy, torch_module
 from fastio.offload.manager import Offload
+from fastio.offload.recompute import recomputation
 from fastio.offload.recompute.recipe import ChangedInputError
 from fastio.offload.stores.tiers import ActivationLostError
 from offloading import cnn, gradients, mlp, noise, same, seeded, trained, transformer
@@ -59,7 +60,7 @@ def lstm() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
 
 def cells() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
     """A recurrent network of a cell, whose sum of gates is not saved."""
-    x = noise(8, 32, 64)
+    x = noise(4, 32, 64)
 
     def loss(m: nn.Module) -> Tensor:
         h = c = torch.zeros(32, 96)
@@ -588,6 +589,28 @@ def test_training_on_a_device_gives_the_plain_gradients(settings: dict[str, Any]
         same(trained(model, on_device, offload), plain)
     assert offload.counts.recomputed > 0
     assert offload.saved_tensors_alive == 0
+    offload.close()
+
+
+@pytest.mark.gpu
+def test_first_pass_on_a_device_tries_no_recomputation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No profile is made of it: libraries are loaded and kernels are chosen meanwhile."""
+    tried, real = [0], recomputation.tried
+
+    def count(*given: Any) -> Any:
+        tried[-1] += 1
+        return real(*given)
+
+    monkeypatch.setattr(recomputation, "tried", count)
+    model, _ = attention()
+    model.to(DEVICE)
+    x = noise(4, 32, 64).to(DEVICE)
+    offload = Offload(store=DearStore(), codec="none", policy="joint", budget="512KiB")
+    for _ in range(3):
+        trained(model, lambda m: m(x).square().mean(), offload)
+        tried.append(0)
+    assert tried[0] == tried[2] == 0
+    assert tried[1] > 0
     offload.close()
 
 

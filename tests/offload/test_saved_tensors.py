@@ -20,8 +20,8 @@ from fastio.offload import BlockStore
 from fastio.offload.autograd.hooks import Handle
 from fastio.offload.autograd.trace import SavedRecord, Trace
 from fastio.offload.planning.planner import _REMEMBERED, Planner
+from fastio.offload.stores.copies import CpuCopies
 from fastio.offload.stores.staged_store import StagedStore
-from late_copies import HostCopies
 
 
 def rrelu(x: Tensor) -> Tensor:
@@ -264,7 +264,7 @@ def test_failed_read_keeps_no_graph_alive(staged: bool, tmp_path: Path) -> None:
     network = nn.Sequential(*[nn.Linear(256, 256) for _ in range(40)])
     for _ in range(2):
         below = Broken(tmp_path)
-        store: Any = StagedStore(below, HostCopies(), 4 << 20) if staged else below
+        store: Any = StagedStore(below, CpuCopies(), 4 << 20) if staged else below
         offload = fastio.Offload(store=store, policy="all", budget="1MiB")
         with offload:
             loss = network(torch.randn(512, 256)).square().mean()
@@ -410,4 +410,22 @@ def test_tensor_whose_memory_is_freed_stays(tmp_path: Path, codec: Any) -> None:
     weight.data.fill_(3.0)
     loss.backward()
     assert torch.equal(x.grad, torch.full((64, 64), 3.0))  # type: ignore[arg-type]
+    offload.close()
+
+
+def test_tensor_whose_memory_is_freed_between_two_backward_passes_is_read(tmp_path: Path) -> None:
+    """The first one got the memory that the program has, too."""
+    offload = fastio.Offload(store=tmp_path, policy="all", codec="none")
+    x = torch.rand(64, 64, requires_grad=True)
+    with offload:
+        y = x * 2
+        loss = y.sin().sum()
+    loss.backward(retain_graph=True)
+    expected, x.grad = x.grad, None
+    with offload._lock:
+        offload._tiers.unload_all()
+    y.untyped_storage().resize_(0)
+    loss.backward()
+    assert torch.equal(x.grad, expected)  # type: ignore[arg-type]
+    assert offload.counts.reads > 0
     offload.close()

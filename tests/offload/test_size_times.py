@@ -84,6 +84,16 @@ def test_expected_times_rule_out_tools_that_no_size_knows() -> None:
 def test_failed_tool_is_used_only_if_none_else_is_left() -> None:
     times = SizeTimes("w+r")
     times.observe("w", KEY, MIB, "b", 1.0)
-    times.fail(KEY, "b")
+    times.fail(KEY, MIB, "b")
     assert times.order(KEY, MIB, TOOLS, nothing)[0] != "b"
     assert times.order(KEY, MIB, ("b",), nothing) == ("b",)
+
+
+def test_failed_tool_is_still_used_at_smaller_sizes_and_later_again_at_its_own() -> None:
+    times = SizeTimes("w+r")
+    for nbytes in (MIB // 4, MIB, 4 * MIB):
+        train(times, nbytes, 50, SECONDS)
+    times.fail(KEY, MIB, "b")
+    assert train(times, MIB // 4, 50, SECONDS)["b"] > 40
+    assert train(times, MIB, 50, SECONDS)["b"] == train(times, 4 * MIB, 50, SECONDS)["b"] == 0
+    assert train(times, MIB, 2000, SECONDS)["b"] > 1000

@@ -17,9 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from fastio.errors import FastIOError, RefusedError, TransferError
 from fastio.offload.stores.arena import ArenaFullError
 from fastio.offload.stores.block_store import BlockStore
+from fastio.offload.stores.copies import CpuCopies
 from fastio.offload.stores.slab import Slab
 from fastio.offload.stores.staged_store import StagedStore
-from late_copies import HostCopies, LateCopies
+from late_copies import LateCopies
 from slow_store import SlowStore
 
 PAGE = 4096
@@ -217,7 +218,7 @@ TestStagedStore.settings = settings(max_examples=30, stateful_step_count=50, dea
 
 @pytest.fixture(params=["staged", "late staged"])
 def store(request: pytest.FixtureRequest) -> Any:
-    copies = LateCopies(1) if "late" in request.param else HostCopies()
+    copies = LateCopies(1) if "late" in request.param else CpuCopies()
     return StagedStore(SlowStore(), copies, SLAB)
 
 
@@ -251,7 +252,7 @@ def test_memory_is_allocated_at_first_use_and_freed_on_close() -> None:
 
     slab = 1 << 32  # only written pages take memory
     before = mapped()
-    made = StagedStore(SlowStore(), HostCopies(), slab)
+    made = StagedStore(SlowStore(), CpuCopies(), slab)
     assert mapped() < before + slab // 2
     write(made, 0, blob(PAGE, 0))
     assert mapped() >= before + slab
@@ -260,7 +261,7 @@ def test_memory_is_allocated_at_first_use_and_freed_on_close() -> None:
 
 
 def test_failed_allocation_raises_refused_error_and_leaves_nothing() -> None:
-    made = StagedStore(SlowStore(), HostCopies(), 1 << 60)
+    made = StagedStore(SlowStore(), CpuCopies(), 1 << 60)
     with pytest.raises(RefusedError, match="staging memory"):
         write(made, 0, blob(PAGE, 0))
     assert 0 not in made
@@ -326,7 +327,7 @@ def test_write_beyond_the_slab_waits_for_the_oldest() -> None:
 
 def test_errors_of_the_underlying_store_are_raised_by_wait() -> None:
     below = SlowStore(failing_writes={1}, failing_reads={0: 1}, room=2 * PAGE)
-    store = StagedStore(below, HostCopies(), SLAB)
+    store = StagedStore(below, CpuCopies(), SLAB)
     blobs = [blob(PAGE, index) for index in range(4)]
     write(store, 0, blobs[0])
     write(store, 1, blobs[1])
@@ -378,7 +379,7 @@ class _Interrupted(SlowStore):
 
 def test_interrupt_loses_one_blob_and_never_reuses_its_block() -> None:
     below = _Interrupted(lag=1000)
-    store = StagedStore(below, HostCopies(), 4 * PAGE)
+    store = StagedStore(below, CpuCopies(), 4 * PAGE)
     blobs = [blob(PAGE, index) for index in range(9)]
     for index in range(2):
         write(store, index, blobs[index])
@@ -401,7 +402,7 @@ def test_interrupt_loses_one_blob_and_never_reuses_its_block() -> None:
 
 
 def test_slab_grows_to_whole_pages_and_never_shrinks() -> None:
-    slab = Slab(PAGE, pin_for=None)
+    slab = Slab(PAGE)
     first = slab.ephemeral(10)
     assert first % mmap.PAGESIZE == 0
     with pytest.raises(ArenaFullError):

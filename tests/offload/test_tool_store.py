@@ -351,7 +351,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     opened, call = threading.Event(), tool_file.call_transport
 
     def wait_and_call(*given: Any) -> Any:
-        assert opened.wait(60)
+        assert opened.wait(300)
         return call(*given)
 
     monkeypatch.setattr(tool_file, "call_transport", wait_and_call)

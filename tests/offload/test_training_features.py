@@ -97,6 +97,7 @@ def test_ddp_on_two_ranks_gives_the_gradients_of_plain_ddp(tmp_path: Path, small
     ended = [rank.communicate(timeout=600) for rank in ranks]
     for number, (said, complaints) in enumerate(ended):
         assert ranks[number].returncode == 0, complaints
+        said = "".join(line for line in said.splitlines(True) if not line.startswith("[Gloo]"))  # torch 2.8 prints them
         # A rank without room may have nothing on disk to read back.
         assert said in (["True True True 3\n", "True False True 3\n"] if number == small else ["True True False 0\n"])
     assert [path.name for path in tmp_path.iterdir()] in (["meeting"], [])
@@ -379,6 +380,7 @@ if child == 0:
         assert all(parameter.grad is None for parameter in model.parameters())
         del value
         assert offload.saved_tensors_alive > 0  # the parent's
+        offload.close()  # likewise: nothing happens
         del offload
         with fastio.Offload(store=sys.argv[1], policy="all", budget=0) as own:  # its own works
             value = model(x).square().mean()

@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 
 from fastio.offload.planning.infeasible import InfeasibleBudget
-from fastio.offload.planning.vdnn import KINDS, last_consumers, next_prefetch
-from fastio.offload.planning.vdnn_dynamic import Algorithm, Configuration, Layer, dynamic, usage
-from fastio.offload.simulation.vgg_shapes import baseline_nbytes, input_nbytes, parameter_nbytes, vgg
+from fastio.offload.planning.vdnn import KINDS
+from fastio_bench.papers.vdnn_dynamic import (
+    Algorithm,
+    Configuration,
+    Layer,
+    dynamic,
+    last_consumers,
+    next_prefetch,
+    usage,
+)
+from fastio_bench.papers.vgg_shapes import baseline_nbytes, input_nbytes, parameter_nbytes, vgg
 
 GB, GIB = 10**9, 1 << 30
 

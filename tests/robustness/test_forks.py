@@ -73,7 +73,7 @@ held.wait()
 threading.Timer(0.2, release.set).start()
 child = os.fork()  # waits for the thread
 if not child:
-    os._exit(0 if lock.acquire(timeout=30) else 1)
+    os._exit(0 if lock.acquire(timeout=300) else 1)
 thread.join()
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

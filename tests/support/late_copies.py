@@ -6,10 +6,10 @@ import contextlib
 import ctypes
 import random
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 from fastio.errors import RefusedError
-from fastio.offload.stores.copies import COMPLETED, Copy, Target
+from fastio.offload.stores.copies import CpuCopies
 
 
 @dataclass
@@ -21,14 +21,14 @@ class LateTicket:
     fails: bool
     copied: bool = False
 
-    def is_done(self) -> bool:
+    def query(self) -> bool:
         self.lag -= 1
         if self.lag > 0 and not self.copied:
             return False
-        self.wait()
+        self.synchronize()
         return True
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         if not self.copied:
             self.copied = True
             if self.fails:
@@ -39,10 +39,8 @@ class LateTicket:
             raise RefusedError("the copy failed")
 
 
-class LateCopies:
+class LateCopies(CpuCopies):
     """``failing`` is the share of copies that fail while they run, ``refusing`` of those that fail at the start."""
-
-    pin_for: ClassVar[None] = None
 
     def __init__(self, seed: int, lag: int = 6, failing: float = 0.0, refusing: float = 0.0) -> None:
         self._random = random.Random(seed)
@@ -51,14 +49,17 @@ class LateCopies:
         self._refusing = refusing
         self._tickets: list[LateTicket] = []
 
-    def out(self, address: int, host: int, nbytes: int) -> LateTicket:
+    def out(self, address: int, host: int, nbytes: int, computed_by: Any = None) -> LateTicket:
         return self._ticket(host, address, nbytes)
 
-    def target(self, address: int, nbytes: int) -> Target:
-        return Target(address, nbytes)
+    def back(self, host: int, address: int, nbytes: int, fence: Any) -> LateTicket:
+        return self._ticket(address, host, nbytes)
 
-    def back(self, host: int, target: Target) -> LateTicket:
-        return self._ticket(target.address, host, target.nbytes)
+    def is_done(self, event: Any) -> bool:
+        return bool(event.query())
+
+    def wait(self, event: Any) -> None:
+        event.synchronize()
 
     def _ticket(self, destination: int, source: int, nbytes: int) -> LateTicket:
         if self._random.random() < self._refusing:
@@ -72,24 +73,4 @@ class LateCopies:
         """Run the remaining copies, as a GPU would, though no caller waits for them."""
         for ticket in self._tickets:
             with contextlib.suppress(RefusedError):
-                ticket.wait()
-
-
-class HostCopies:
-    """Copies that are done at once."""
-
-    pin_for: ClassVar[None] = None
-
-    def out(self, address: int, host: int, nbytes: int) -> Copy:
-        ctypes.memmove(host, address, nbytes)
-        return COMPLETED
-
-    def target(self, address: int, nbytes: int) -> Target:
-        return Target(address, nbytes)
-
-    def back(self, host: int, target: Target) -> Copy:
-        ctypes.memmove(target.address, host, target.nbytes)
-        return COMPLETED
-
-    def synchronize(self) -> None:
-        return
+                ticket.synchronize()

@@ -154,7 +154,7 @@ def test_ring_never_exceeds_its_count_across_threads() -> None:
     def work(_: int) -> None:
         nonlocal most
         for _round in range(50):
-            lease = ring.lease(timeout=30)
+            lease = ring.lease(timeout=300)
             assert lease is not None
             with lock:
                 assert lease.address not in out, "one buffer, two leases"

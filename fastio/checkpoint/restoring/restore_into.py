@@ -16,6 +16,7 @@ from fastio.checkpoint.state import attributes_of, entries, find_holders, is_con
 from fastio.errors import CheckpointError, CorruptFileError, kind_of, put_before, quoted, shortened
 from fastio.formats.layout import storage_offset_bytes
 from fastio.formats.partial_overlaps import Saved, partial_overlap
+from fastio.memory.float4 import copyable
 from fastio.memory.raw_memory import mark_overwritten
 from fastio.sizes import exact_size
 
@@ -271,7 +272,8 @@ def _copy(live: torch.Tensor, saved: torch.Tensor) -> None:
         for dim, strides in enumerate(zip(live.stride(), saved.stride(), strict=True)):
             if strides == (0, 0) and live.shape[dim] > 1:
                 live, saved = live.narrow(dim, 0, 1), saved.narrow(dim, 0, 1)
-    live.copy_(saved)
+    target, source = copyable(live, saved)
+    target.copy_(source)
 
 
 def _has_memory_of(live: torch.Tensor, saved: torch.Tensor) -> bool:

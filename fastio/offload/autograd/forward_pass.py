@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,7 +14,7 @@ from fastio.memory.raw_memory import storage_bytes
 from fastio.offload.autograd.compute_times import ComputeTimes
 from fastio.offload.autograd.hooks import Kind
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
-from fastio.offload.autograd.trace import RECOMPUTED, SavedRecord, Trace, dominant_kind, kind_of
+from fastio.offload.autograd.trace import RECOMPUTED, OperatorCall, SavedRecord, Trace, dominant_kind, kind_of
 from fastio.offload.autograd.version_counters import counter_of, witness_of
 from fastio.offload.autograd.views import Span, span_to_save
 from fastio.offload.planning.history import Run
@@ -39,6 +39,7 @@ class ForwardPass:
         self.number = number
         self.trace = Trace()
         self.recompute_room = 0  # bytes to leave free for what a recomputation reads
+        self.warms_up = False  # the first pass of its shape on an accelerator: no profile is made of it
         self.refused = False  # the store failed: later tensors stay in memory
         self.saved_tensors: dict[int, SavedTensor] = {}
         self.kept_nbytes = 0  # of saved tensors that the plan keeps in memory
@@ -132,9 +133,9 @@ class ForwardPass:
         return self._profile is None
 
     @property
-    def recomputing_operators(self) -> frozenset[Any]:
-        """The operators that the plan runs again."""
-        return frozenset() if self._profile is None else self._profile.recomputing_operators
+    def recomputing_calls(self) -> frozenset[OperatorCall]:
+        """The calls of operators that the plan runs again."""
+        return frozenset() if self._profile is None else self._profile.recomputing_calls
 
     def saved_by(self, operator: int, saved: SavedTensor) -> None:
         """Record that an operator saved these bytes: backward needs all that one operator saved at once."""
@@ -157,6 +158,7 @@ class ForwardPass:
         if ordinal == 0:
             profile = self._profile = self._planner.profile_for(made[0], self._device)
             self.recompute_room = 0 if profile is None else profile.recompute_room
+            self.warms_up = self._is_accelerated and self._planner.is_new(made[0])
             if profile is not None and not profile.timed:
                 self._times = ComputeTimes()
             elif profile is not None and profile.placements:

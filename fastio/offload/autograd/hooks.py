@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.nn import Parameter
@@ -11,6 +11,9 @@ from fastio import devices
 from fastio._native import PushedHooks as NativeHooks
 from fastio.offload.autograd.saved_tensor import SavedTensor
 from fastio.offload.autograd.views import View
+
+if TYPE_CHECKING:
+    from fastio.offload.saved_tensors import SavedTensors
 
 allows_hooks: Any = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
 """Returns whether torch allows saved-tensor hooks: not in ``torch.autograd.graph.disable_saved_tensors_hooks``."""
@@ -46,13 +49,6 @@ class Kind(NamedTuple):
 
 _kinds: dict[Any, Kind] = {}  # by dispatch keys
 _NOT_OFFLOADABLE = Kind(False, None, False, False)
-
-
-class Owner(Protocol):
-    """Gives back the tensors of the handles it made."""
-
-    def restore(self, handle: Handle) -> torch.Tensor:
-        """Return the saved tensor, bit for bit."""
 
 
 class PushedHooks(NativeHooks):
@@ -104,7 +100,7 @@ class Handle:
 
     __slots__ = ("__weakref__", "maker", "owner", "saved", "view")
 
-    def __init__(self, owner: Owner, saved: SavedTensor, view: View, maker: Maker) -> None:
+    def __init__(self, owner: SavedTensors, saved: SavedTensor, view: View, maker: Maker) -> None:
         self.owner = owner
         self.saved = saved
         self.view = view

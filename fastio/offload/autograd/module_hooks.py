@@ -12,7 +12,7 @@ import threading
 import warnings
 import weakref
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import Module
@@ -21,15 +21,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from fastio.offload.autograd import hooks
 from fastio.offload.autograd.thread_pass import ThreadPass
 
-
-class Owner(Protocol):
-    """Begins and ends the passes of threads that a module's forward brings."""
-
-    def begin_thread(self) -> ThreadPass:
-        """Return a pass for this thread."""
-
-    def end_thread(self, here: ThreadPass, completed: bool) -> None:
-        """End it, and remove its hooks. ``completed``: the forward raised no exception."""
+if TYPE_CHECKING:
+    from fastio.offload.manager import Offload
 
 
 class ModuleHooks:
@@ -47,7 +40,7 @@ class ModuleHooks:
         # Threads with a ``with`` statement of their own. No WeakSet: an interrupt in its callbacks would be lost.
         self._entering: list[weakref.ref[threading.Thread]] = []
         self._older: set[threading.Thread] = set()  # that were alive when the Offload was entered
-        self._owner: Owner | None = None
+        self._owner: Offload | None = None
         self._lock = threading.Lock()
         self._removable: list[Any] = []
         self._warned: set[str] = set()
@@ -66,7 +59,7 @@ class ModuleHooks:
             nbytes += one.moves_nbytes
         return nbytes
 
-    def install(self, owner: Owner, here: ThreadPass) -> None:
+    def install(self, owner: Offload, here: ThreadPass) -> None:
         """Install the hooks in this thread, whose pass is ``here``. If interrupted, ``remove`` undoes what was done."""
         with self._lock:
             if not self._passes:
@@ -136,7 +129,7 @@ class ModuleHooks:
         if here.taken and not here.modules and self._owner is not None:
             self._owner.end_thread(here, output is not None or sys.exc_info()[0] is None)
 
-    def _take(self, owner: Owner, module: Module) -> ThreadPass | None:
+    def _take(self, owner: Offload, module: Module) -> ThreadPass | None:
         """Begin a pass in this thread, which runs this module and no other; None if it is not to be offloaded."""
         if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1 or not hooks.allows_hooks():
             return None

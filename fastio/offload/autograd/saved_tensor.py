@@ -174,8 +174,10 @@ class SavedTensor:
         if original is not None:
             return original, 0
         if self.handed_out is not None and (storage := _alive(self.handed_out[0])) is not None:
-            used_on_current_stream(storage, self.ready)
-            return storage, self.handed_out[1]
+            shift = self.handed_out[1]
+            if self.span.start + self.span.nbytes + shift <= storage.nbytes():  # else other code resized it
+                used_on_current_stream(storage, self.ready)
+                return storage, shift
         return None
 
     @property

@@ -30,12 +30,18 @@ class SavedRecord(NamedTuple):
         return self.nbytes == other.nbytes and self.dtype == other.dtype
 
 
-class Maker(NamedTuple):
-    """The operator that made a saved tensor, and the number of its call; those that recompute it, if it can be."""
+class OperatorCall(NamedTuple):
+    """An operator, and the number of its call in the forward pass."""
 
     operator: Any
-    call: int
-    repeated: frozenset[Any]
+    number: int
+
+
+class Maker(NamedTuple):
+    """The call that made a saved tensor, and those that recompute it, if it can be recomputed."""
+
+    call: OperatorCall
+    repeated: frozenset[OperatorCall]
 
 
 @dataclass

@@ -40,6 +40,7 @@ class Memory(Protocol):
     def allocated(self) -> int: ...
     def fit(self, room: Room, working_set: int) -> Fit | None: ...
     def has_run_out(self) -> bool: ...
+    def answer(self) -> None: ...
 
 
 class Planner:
@@ -153,6 +154,10 @@ class Planner:
                 if self.policy in _STATIC and not profile.selected:
                     self._warn_of_nothing()
 
+    def is_new(self, first: SavedRecord) -> bool:
+        """Return whether no pass with this first activation was recorded."""
+        return (first.nbytes, first.dtype) not in self._profiles
+
     def profile_for(self, first: SavedRecord, device: torch.device | None = None) -> Profile | None:
         """Return the profile that a pass with this first activation follows; None if the pass is to be profiled."""
         key = (first.nbytes, first.dtype)
@@ -176,8 +181,11 @@ class Planner:
 
         It is not in a pass that is profiled, whose saved tensors all leave at once.
         """
-        profile, budget = self._current, self.budget
         self.answer_out_of_memory()
+        return self._halve()
+
+    def _halve(self) -> bool:
+        profile, budget = self._current, self.budget
         if profile is None or not profile.timed or not budget:
             return False
         self.tightened += 1
@@ -189,7 +197,7 @@ class Planner:
     def answer_out_of_memory(self) -> None:
         """Memory ran out, and that was answered: the next pass does not ask what to do about it."""
         if self._memory is not None:
-            self._memory.has_run_out()
+            self._memory.answer()
 
     def record(
         self, trace: Trace, profile: Profile | None, diverged: bool, accelerated: bool = False
@@ -301,8 +309,8 @@ class Planner:
 
     def _look_at(self, memory: Memory) -> None:
         """Between two steps: measure what the last one took, and let plans be made anew where more is needed."""
-        if memory.has_run_out():
-            self.tighten()
+        if memory.has_run_out():  # in this or another Offload's step: no other one is kept from asking, too
+            self._halve()
         if not self._fits:
             return
         allocated = memory.allocated()

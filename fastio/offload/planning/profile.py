@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fastio.offload.autograd.trace import DISK, HOST, LATENCY_S, RECOMPUTED, Trace
+from fastio.offload.autograd.trace import DISK, HOST, LATENCY_S, RECOMPUTED, OperatorCall, Trace
 from fastio.offload.planning.fitting import Room
 from fastio.offload.planning.history import History
 from fastio.offload.planning.infeasible import InfeasibleBudget
@@ -141,8 +141,8 @@ class Profile:
         return self.schedule.status == "fits"
 
     @property
-    def recomputing_operators(self) -> frozenset[Any]:
-        """The operators that the plan runs again."""
+    def recomputing_calls(self) -> frozenset[OperatorCall]:
+        """The calls of operators that the plan runs again."""
         return frozenset().union(*(self.trace.makers[i].repeated for i in self.recomputed))
 
     def order(self) -> list[int]:

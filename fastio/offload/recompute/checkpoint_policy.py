@@ -30,9 +30,8 @@ class PlannedPolicy:
                 verdict = _RECOMPUTE
             elif ordinal in profile.selected:
                 verdict = _OFFLOAD
-            call = maker.operator, maker.call
-            both = verdict, self._verdicts.get(call, verdict)  # of several outputs
-            self._verdicts[call] = min(both, key=_BY_RANK.index)
+            both = verdict, self._verdicts.get(maker.call, verdict)  # of several outputs
+            self._verdicts[maker.call] = min(both, key=_BY_RANK.index)
 
     def __repr__(self) -> str:
         counted = Counter(verdict.name for verdict in self._verdicts.values())

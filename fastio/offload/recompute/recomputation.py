@@ -21,7 +21,7 @@ from fastio.offload.autograd import hooks
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor
-from fastio.offload.autograd.trace import HOST, RECOMPUTED, Maker
+from fastio.offload.autograd.trace import HOST, RECOMPUTED, Maker, OperatorCall
 from fastio.offload.planning.profile import Placement
 from fastio.offload.planning.step import RecomputeOption
 from fastio.offload.recompute.operator_policy import OFFLOAD, RECOMPUTE, OperatorPolicy
@@ -76,11 +76,11 @@ class Recomputation:
 
         @functools.wraps(pack)  # other hooks' warnings name it
         def unrecorded(tensor: torch.Tensor) -> Kept | Handle:
-            recorder.paused = True
+            recorder.pause()
             try:
                 return pack(tensor)
             finally:
-                recorder.paused = False
+                recorder.resume()
 
         def unpack(packed: Kept | Handle) -> torch.Tensor:
             if torch._C._current_graph_task_id() != -1:
@@ -102,10 +102,11 @@ class Recomputation:
         if self._policy is not None:
             return self._place_by_policy(self._policy, step, saved, placement)
         if step.is_profiled:
-            self._note_candidate(step, saved)
+            if not step.warms_up:
+                self._note_candidate(step, saved)
             return placement
         if self._recorder.wanted is None:
-            self._recorder.wanted = step.recomputing_operators
+            self._recorder.wanted = step.recomputing_calls
         if placement.tier != RECOMPUTED:
             return placement
         recipe = recipe_of(saved, step, self._recorder)
@@ -131,23 +132,20 @@ class Recomputation:
         manager = self._manager()
         if storage not in self._tier.readers or manager is None:
             return
-        paused, self._recorder.paused = self._recorder.paused, True
-        try:
-            with manager._lock:
-                for index in list(self._tier.readers.get(storage, ())):
-                    saved = manager._saved_tensors.get(index)
-                    if saved is not None and saved.tier is self._tier:
-                        self._tier.keep(saved)
-        finally:
-            self._recorder.paused = paused
+        with manager._lock:
+            for index in list(self._tier.readers.get(storage, ())):
+                saved = manager._saved_tensors.get(index)
+                if saved is not None and saved.tier is self._tier:
+                    self._tier.keep(saved)
 
     def _note_candidate(self, step: ForwardPass, saved: SavedTensor) -> None:
         made = self._recorder.made(saved.key)
         if made is None:
             return
         recipe = recipe_of(saved, step, self._recorder)
-        operators = frozenset(call.func for call in recipe.calls) if isinstance(recipe, Recipe) else frozenset()
-        step.trace.makers[saved.ordinal] = Maker(made[0].func, made[0].number, operators)
+        calls = recipe.calls if isinstance(recipe, Recipe) else ()
+        repeated = frozenset(OperatorCall(call.func, call.number) for call in calls)
+        step.trace.makers[saved.ordinal] = Maker(OperatorCall(made[0].func, made[0].number), repeated)
         if isinstance(recipe, Recipe):
             saved.recipe = recipe
             recipe.hold()

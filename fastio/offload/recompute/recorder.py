@@ -7,9 +7,15 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
-from torch._C import _pop_torch_dispatch_stack, _push_on_torch_dispatch_stack
+from torch._C import (
+    _get_dispatch_stack_at,
+    _len_torch_dispatch_stack,
+    _pop_torch_dispatch_stack,
+    _push_on_torch_dispatch_stack,
+)
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from fastio.offload.autograd.trace import OperatorCall
 from fastio.offload.autograd.version_counters import counter_of
 from fastio.offload.recompute.calls import Call, Key, is_plain, note
 from fastio.offload.recompute.operators import Kind, kind_of, tensors_in, written
@@ -25,9 +31,10 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self, before_write: Callable[[int], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.wanted: Collection[Any] | None = None  # the operators to record; None: all
+        self.wanted: Collection[OperatorCall] | None = None  # the calls to record; None: all
         self.judge: Callable[..., Any] | None = None  # called with each operator's output, operator and arguments
-        self.paused = False  # the operators are ours, not the program's
+        self._is_paused = False  # the operators are ours, not the program's
+        self._is_off = False  # likewise, and this mode is not on the stack
         self._before_write = before_write
         self._made: defaultdict[int, dict[Key, tuple[Call, int, Any]]] = defaultdict(dict)  # by storage, and by key
         self._writers: defaultdict[int, set[int]] = defaultdict(set)  # version counters by storage
@@ -41,11 +48,11 @@ class Recorder(TorchDispatchMode):
     def install(self) -> None:
         """Begin a forward pass."""
         self.wanted = None
-        self.paused = False
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def remove(self) -> None:
         """End it. May be called again, and after an exception at any place."""
+        self.resume()
         above: list[TorchDispatchMode] = []
         while any(mode is self for mode in _get_current_dispatch_mode_stack()):
             top = _get_current_dispatch_mode_stack()[-1]
@@ -57,6 +64,23 @@ class Recorder(TorchDispatchMode):
         self._made.clear()
         self._writers.clear()
         self._calls.clear()
+
+    def pause(self) -> None:
+        """Do not record what runs until :meth:`resume`."""
+        self._is_paused = True
+        if self._is_on_top():  # operators are quicker without a mode
+            self._is_off = True
+            _pop_torch_dispatch_stack(None)
+
+    def resume(self) -> None:
+        """Record again. May be called without :meth:`pause`."""
+        if self._is_off and not self._is_on_top():
+            _push_on_torch_dispatch_stack(self)
+        self._is_off = self._is_paused = False
+
+    def _is_on_top(self) -> bool:
+        depth = _len_torch_dispatch_stack()
+        return depth > 0 and _get_dispatch_stack_at(depth - 1) is self
 
     def suspend(self) -> None:
         """Leave this thread's stack of modes, which the engine of autograd sets again for the next node of backward.
@@ -84,24 +108,26 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         """Run the operator, and record it."""
         kwargs = kwargs or {}
-        if self.paused:
+        if self._is_paused:
             return func(*args, **kwargs)
         kind = kind_of(func)
         if kind is Kind.WRITES:
             self._note_writes(func, args, kwargs)
         out = func(*args, **kwargs)
         # Without gradients: inside of autograd Functions and of compiled code, whose kernels may write unseen.
-        passed = kind is Kind.VIEW or types or (self.wanted is not None and func not in self.wanted)
+        passed = kind is Kind.VIEW or types
         if not passed and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
             self._record(func, kind, args, kwargs, out)
         return out
 
     def _record(self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        number = self._calls[func]
+        self._calls[func] = number + 1
+        if self.wanted is not None and (func, number) not in self.wanted:
+            return
         repeatable = kind is Kind.REPEATABLE
         if kind is Kind.REPEATABLE_ON_CPU:
             repeatable = all(one.device.type == "cpu" for one in tensors_in(list(args)))
-        number = self._calls[func]
-        self._calls[func] = number + 1
         call = note(func, number, args, kwargs, out, repeatable)
         verdict = self.judge(out, func, args, kwargs) if self.judge is not None else None
         for index, made in enumerate(call.outputs):

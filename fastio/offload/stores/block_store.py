@@ -22,7 +22,7 @@ from fastio.arguments import Path
 from fastio.errors import kind_of, quoted
 from fastio.files.open_file import paths_of
 from fastio.offload.stores.endurance import Drive
-from fastio.offload.stores.store_errors import BLOCK, Failure, PublicErrors, StoreGoneError, transfer_error
+from fastio.offload.stores.store_errors import BLOCK, Failure, StoreGoneError, public_errors, transfer_error
 from fastio.offload.stores.store_opening import open_store
 
 __all__ = ["BLOCK", "BlockStore", "Direction", "StoreGoneError", "StoreStats"]
@@ -93,7 +93,7 @@ class BlockStore:
         self.wants_map = opened.driver in ("vfio", "spdk")
         self._lba_bytes = opened.lba_bytes
         self._claims = [weakref.finalize(self, os.close, claim) for claim in opened.claims]
-        self._public_errors = PublicErrors(", ".join(self.places), self.driver)
+        self._public_errors = public_errors(", ".join(self.places), self.driver)
         self._drive = Drive(opened.drive_nbytes)
         self._opened = time.monotonic()
         self._recording = False

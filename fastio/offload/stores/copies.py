@@ -1,142 +1,145 @@
-"""Copies between a slab of host memory and the memory of tensors, by address.
+"""Copies between tensors and the memory of a slab, by address: at once from the CPU, else on side streams of a device.
 
-Order on a GPU. A copy out waits for the work queued on the stream that is current at the call: that stream computed the
-tensor. A copy back waits for the work queued on the stream that was current when its *target* was named, right after
-torch allocated it: torch reuses memory that earlier kernels may still use. The current stream is looked up each time,
-because autograd runs backward on its own threads, under the streams of the forward pass.
+Order on a GPU. A copy out follows the stream of the operator that computed the bytes. A copy back follows an event that
+was recorded right after torch allocated its target: torch reuses memory that earlier kernels may still use. The current
+stream is looked up each time, because autograd runs backward on its own threads, under the streams of the forward pass.
 
-In the other direction ``is_done`` and ``wait`` report finished copies, not queued ones: memory of a queued copy must
-not be reused in the slab. Whoever uses the bytes earlier follows ``event``, on each stream that does.
-
-No ``record_stream`` here: the caller keeps both memories until the copy is done.
+Memory of the slab is reused once its copy has ended, or by copies that follow it. Streams that use the bytes earlier
+follow the copy's event. No ``record_stream`` here: the caller keeps both memories until the copy has ended.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from fastio.devices import Accelerator, Event, copy_errors
-from fastio.memory.raw_memory import host_bytes
+from fastio._native import streaming_copy
+from fastio.devices import Accelerator, Event, Stream, copy_errors
+
+_REFUSED = copy_errors()
 
 
-class Copy(Protocol):
-    """A copy that was begun. Each call raises its error."""
+class CpuCopies:
+    """Copies that have ended when the call returns; the GIL is released meanwhile.
 
-    def is_done(self) -> bool:
-        """Return whether the copy is done. Raises RefusedError if it failed."""
+    Raises RefusedError if a copy is refused, or has failed. ``pin_for``: the accelerator that the slab is pinned for.
+    """
 
-    def wait(self) -> None:
-        """Wait until the copy is done. Raises RefusedError if it failed."""
+    pin_for: Accelerator | None = None
+    issued = 0  # copies out
+    streams: Sequence[Stream] = ()
 
+    def out(self, address: int, host: int, nbytes: int, computed_by: Stream | None = None) -> Event | None:
+        """Begin to copy a tensor's bytes to the slab, behind a stream: by default the current one.
 
-class Target(NamedTuple):
-    """Memory that a copy will fill. ``fence``: an event that must happen first, None if nothing is pending."""
+        Returns the event that follows the copy; None if it has ended.
+        """
+        streaming_copy(host, address, nbytes)
+        return None
 
-    address: int
-    nbytes: int
-    fence: Event | None = None
+    def fence(self, stream: Stream | None = None) -> Event | None:
+        """Return the event that a copy back follows, on a stream: by default the current one.
 
+        Call it right after its target was allocated there.
+        """
+        return None
 
-class Copies(Protocol):
-    """``pin_for``: the accelerator that host memory must be pinned for. Raises RefusedError if a copy is refused."""
+    def back(self, host: int, address: int, nbytes: int, fence: Event | None) -> Event | None:
+        """Begin to copy bytes of the slab to ``address``. Returns as ``out`` does."""
+        streaming_copy(address, host, nbytes)
+        return None
 
-    pin_for: Accelerator | None
+    def follow(self, copied: Event, number: int) -> None:
+        """Let the copies back to come follow the ``number``th copy out, whose event is ``copied``."""
 
-    def out(self, address: int, host: int, nbytes: int) -> Copy:
-        """Begin to copy a tensor's bytes at ``address`` to host memory at ``host``."""
+    def follow_streams(self, streams: Sequence[Stream]) -> None:
+        """Let the copies out to come follow all that is queued on these streams."""
 
-    def target(self, address: int, nbytes: int) -> Target:
-        """Name the memory that a later ``back`` will fill, right after its allocation."""
+    def is_done(self, event: Event | None) -> bool:
+        """Return whether a copy has ended. Raises its error."""
+        return True
 
-    def back(self, host: int, target: Target) -> Copy:
-        """Begin to copy host memory at ``host`` to all of the target."""
+    def wait(self, event: Event | None) -> None:
+        """Wait for a copy. Raises its error."""
 
     def synchronize(self) -> None:
         """Wait for all copies, whose errors do not matter."""
 
 
-class _CompletedCopy:
-    """A copy that was done when it was begun."""
+class DeviceCopies(CpuCopies):
+    """Copies on the two streams of a device, one for each direction, that all copies of the device share.
 
-    def is_done(self) -> bool:
-        return True
-
-    def wait(self) -> None:
-        return
-
-
-COMPLETED = _CompletedCopy()
-
-
-class DeviceCopies:
-    """Copies between pinned host memory and an accelerator's memory, on the device's stream of each direction.
-
-    ``within``: the memory that is called the host's here is the device's own.
+    ``within``: the slab is memory of the device, too.
     """
 
-    def __init__(self, accelerator: Accelerator, within: bool = False) -> None:
-        self.pin_for: Accelerator | None = accelerator
+    def __init__(self, accelerator: Accelerator, device: torch.device, within: bool = False) -> None:
+        self.pin_for = accelerator
         self._accelerator = accelerator
-        self._staging = accelerator.bytes_at if within else host_bytes
-        self._devices: set[torch.device] = set()  # that there were copies of
+        self._device = device
+        self._within = within
+        self.streams = self._out, self._back = [accelerator.copy_stream(device, to_host) for to_host in (True, False)]
+        self._followed = 0  # the latest copy out that the copies back follow
 
-    def out(self, address: int, host: int, nbytes: int) -> Copy:
-        """See :class:`Copies`."""
-        if nbytes == 0:
-            return COMPLETED
-        with copy_errors():
-            source = self._accelerator.bytes_at(address, nbytes)
-            fence = self._accelerator.current_stream(source.device).record_event()
-            return self._copy(self._staging(host, nbytes), source, True, fence)
+    def out(self, address: int, host: int, nbytes: int, computed_by: Stream | None = None) -> Event | None:
+        """See :class:`CpuCopies`."""
+        with _REFUSED:
+            self._out.wait_stream(computed_by or self._accelerator.current_stream(self._device))
+            self.issued += 1
+            return self._copy(self._out, host, address, nbytes, True)
 
-    def target(self, address: int, nbytes: int) -> Target:
-        """See :class:`Copies`."""
-        if nbytes == 0:
-            return Target(address, 0)
-        with copy_errors():
-            device = self._accelerator.bytes_at(address, nbytes).device
-            return Target(address, nbytes, self._accelerator.current_stream(device).record_event())
+    def fence(self, stream: Stream | None = None) -> Event:
+        """See :class:`CpuCopies`."""
+        with _REFUSED:
+            return (stream or self._accelerator.current_stream(self._device)).record_event()
 
-    def back(self, host: int, target: Target) -> Copy:
-        """See :class:`Copies`."""
-        if target.fence is None:
-            return COMPLETED
-        with copy_errors():
-            destination = self._accelerator.bytes_at(target.address, target.nbytes)
-            return self._copy(destination, self._staging(host, target.nbytes), False, target.fence)
+    def back(self, host: int, address: int, nbytes: int, fence: Event | None) -> Event | None:
+        """See :class:`CpuCopies`."""
+        with _REFUSED:
+            self._back.wait_event(fence)
+            return self._copy(self._back, address, host, nbytes, False)
+
+    def follow(self, copied: Event, number: int) -> None:
+        """See :class:`CpuCopies`. Copies out are in order, so it waits only for one that is later than the last."""
+        if number > self._followed:
+            with _REFUSED:
+                self._back.wait_event(copied)
+            self._followed = number
+
+    def follow_streams(self, streams: Sequence[Stream]) -> None:
+        """See :class:`CpuCopies`."""
+        with _REFUSED:
+            for stream in streams:
+                if stream is not self._out:
+                    self._out.wait_stream(stream)
+
+    def is_done(self, event: Event | None) -> bool:
+        """See :class:`CpuCopies`."""
+        with _REFUSED:
+            return event is None or bool(event.query())
+
+    def wait(self, event: Event | None) -> None:
+        """See :class:`CpuCopies`."""
+        with _REFUSED:
+            if event is not None:
+                event.synchronize()
 
     def synchronize(self) -> None:
-        """See :class:`Copies`."""
-        for device in self._devices:
-            for to_host in (True, False):
-                with contextlib.suppress(RuntimeError):
-                    self._accelerator.copy_stream(device, to_host).synchronize()
+        """See :class:`CpuCopies`."""
+        for stream in self.streams:
+            with contextlib.suppress(RuntimeError):
+                stream.synchronize()
 
-    def _copy(self, destination: torch.Tensor, source: torch.Tensor, to_host: bool, fence: Event) -> Copy:
-        device = source.device if to_host else destination.device
-        self._devices.add(device)
-        stream = self._accelerator.copy_stream(device, to_host)
-        stream.wait_event(fence)
-        with self._accelerator.under(stream):
-            destination.copy_(source, non_blocking=True)
-        return _StreamCopy(stream.record_event())
-
-
-class _StreamCopy:
-    """A copy on a stream, and the event that follows it."""
-
-    __slots__ = ("event",)
-
-    def __init__(self, event: Event) -> None:
-        self.event = event
-
-    def is_done(self) -> bool:
-        with copy_errors():
-            return bool(self.event.query())
-
-    def wait(self) -> None:
-        with copy_errors():
-            self.event.synchronize()
+    def _copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> Any:
+        if nbytes == 0:
+            return None
+        if self._within:
+            with self._accelerator.under(stream):
+                self._accelerator.bytes_at(destination, nbytes).copy_(
+                    self._accelerator.bytes_at(source, nbytes), non_blocking=True
+                )
+        else:
+            self._accelerator.copy(stream, destination, source, nbytes, to_host)
+        return stream.record_event()

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import defaultdict
+from collections import deque
+from functools import partial
+
+import torch
 
 from fastio import devices
+from fastio.memory.staging_buffers import HostMemory
 from fastio.offload.autograd.buffer import IN_HUGE_PAGES, Buffer
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.report import Counts
 from fastio.offload.stores.arena import ArenaFullError
-from fastio.offload.stores.host_copies import CpuCopies, StreamCopies
+from fastio.offload.stores.copies import CpuCopies, DeviceCopies
 from fastio.offload.stores.loaded import Loaded
 from fastio.offload.stores.slab import Slab
 from fastio.offload.stores.store_errors import without_frames
@@ -34,11 +38,12 @@ class HostTier(Tier):
         self, name: str, nbytes: int, accelerator: devices.Accelerator | None, counts: Counts, loaded: Loaded
     ) -> None:
         super().__init__(name, counts, loaded)
-        self._slab = Slab(nbytes, accelerator)
-        self._copies = CpuCopies() if accelerator is None else StreamCopies(accelerator)
-        # Free blocks by size: a training uses the same ones in each step. Copies may still use the freed ones.
-        self._freed: defaultdict[int, list[int]] = defaultdict(list)
-        self._spare: defaultdict[int, list[int]] = defaultdict(list)
+        self._slab = Slab(nbytes, partial(HostMemory, pin_for=accelerator, inherited=accelerator is None))
+        self._copies: dict[torch.device, CpuCopies] = {}
+        # Free blocks by size, oldest first: a training uses the same ones in each step. Copies may still use those that
+        # were freed in this epoch: until the copies out follow all others, which begins the next one.
+        self._free: dict[int, deque[tuple[int, int]]] = {}  # address and epoch
+        self._epoch = 0
 
     def move_out(self, saved: SavedTensor, waits: bool) -> bool:
         """Begin to copy a tensor out, and wait for that if ``waits``. Return False if there is no room for it.
@@ -46,24 +51,23 @@ class HostTier(Tier):
         Never raises an error of the copy.
         """
         began = time.perf_counter()
-        nbytes = saved.stored_nbytes
         try:
-            spare = self._spare[nbytes]
-            block = spare.pop() if spare else self._block(nbytes)
-            if block is None:
+            copies = self._copies.get(saved.device) or self._copies_of(saved)
+            if not self._reserve(saved):
                 return False
             saved.tier = self
-            saved.block = block
-            saved.copied = self._copies.out(saved, block)
+            assert saved.block is not None, "it was reserved"
+            saved.copied = copies.out(saved.address, saved.block, saved.stored_nbytes, saved.stream)
+            saved.copied_number = copies.issued
             if waits:
-                self._copies.wait(saved.copied)
+                copies.wait(saved.copied)
         except STORE_ERRORS as error:
-            self._free(saved)
+            self._release(saved)
             self._refuse(saved, error)
             return True
         except BaseException:  # an interrupt may come after the copy was issued
-            self._copies.synchronize()
-            self._free(saved)
+            self._synchronize()
+            self._release(saved)
             raise
         self._record("write", saved, began, began, time.perf_counter())
         self._loaded.add(saved)
@@ -88,11 +92,15 @@ class HostTier(Tier):
         saved.buffer = buffer
         saved.fetched_s = time.perf_counter()
         try:
-            saved.arrived = self._copies.back(saved, buffer, saved.block)
+            copies = self._copies[saved.device]
+            if saved.accelerator is not None:
+                saved.home = saved.accelerator.current_stream(saved.device)
+                copies.follow(saved.copied, saved.copied_number)
+            saved.arrived = copies.back(saved.block, buffer.address, saved.stored_nbytes, copies.fence(saved.home))
             saved.state = State.INFLIGHT
             self._loaded.add(saved)
         except BaseException:  # an interrupt may come after the copy was issued
-            self._copies.synchronize()
+            self._synchronize()
             self._loaded.discard(saved)
             saved.buffer, saved.state = None, State.DISK
             raise
@@ -129,11 +137,11 @@ class HostTier(Tier):
             saved.home.wait_event(saved.arrived)  # nothing that uses the bytes did
         if saved.state is not State.DISK:
             self.unload(saved)
-        self._free(saved)
+        self._release(saved)
 
     def close(self) -> None:
         """Wait for the copies, and free the memory."""
-        self._copies.synchronize()
+        self._synchronize()
         self._slab.close(unused=True)
 
     def _bring(self, saved: SavedTensor) -> None:
@@ -144,26 +152,50 @@ class HostTier(Tier):
             self._decode(saved)
         saved.state = State.RESIDENT
 
-    def _block(self, nbytes: int) -> int | None:
-        """Return the address of a block, where there is no spare one; None if there is no room."""
-        if self._freed:
-            self._copies.follow_all()
-            for size, blocks in self._freed.items():
-                while blocks:
-                    self._spare[size].append(blocks.pop())
-            self._freed.clear()
-            if spare := self._spare[nbytes]:
-                return spare.pop()
-        with contextlib.suppress(ArenaFullError):
-            return self._slab.resident(nbytes)
-        for blocks in self._spare.values():
-            while blocks:
-                self._slab.free(blocks.pop())
-        with contextlib.suppress(ArenaFullError):
-            return self._slab.resident(nbytes)
-        return None
+    def _synchronize(self) -> None:
+        for copies in self._copies.values():
+            copies.synchronize()
 
-    def _free(self, saved: SavedTensor) -> None:
+    def _copies_of(self, saved: SavedTensor) -> CpuCopies:
+        accelerator, device = saved.accelerator, saved.device
+        copies = CpuCopies() if accelerator is None else DeviceCopies(accelerator, device)
+        self._copies[device] = copies
+        self._follow_all()
+        return copies
+
+    def _follow_all(self) -> None:
+        """Let the copies out to come follow all copies so far: host memory that these use may be used again."""
+        streams = [stream for copies in self._copies.values() for stream in copies.streams]
+        for copies in self._copies.values():
+            copies.follow_streams(streams)
+        self._epoch += 1
+
+    def _reserve(self, saved: SavedTensor) -> bool:
+        """Give a saved tensor a block; return False if there is no room."""
+        nbytes = saved.stored_nbytes
+        blocks = self._free.get(nbytes)
+        if blocks:
+            if blocks[0][1] == self._epoch:
+                self._follow_all()
+            saved.block = blocks[0][0]  # no interrupt comes between this and the next line
+            blocks.popleft()
+            if not blocks:
+                del self._free[nbytes]
+            return True
+        with contextlib.suppress(ArenaFullError):
+            saved.block = self._slab.resident(nbytes)
+            return True
+        self._follow_all()
+        while self._free:
+            _, blocks = self._free.popitem()
+            while blocks:
+                self._slab.free(blocks.popleft()[0])
+        with contextlib.suppress(ArenaFullError):
+            saved.block = self._slab.resident(nbytes)
+            return True
+        return False
+
+    def _release(self, saved: SavedTensor) -> None:
         block, saved.block = saved.block, None
         if block is not None:
-            self._freed[saved.stored_nbytes].append(block)
+            self._free.setdefault(saved.stored_nbytes, deque()).append((block, self._epoch))

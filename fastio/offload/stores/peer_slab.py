@@ -7,18 +7,20 @@ be mapped for the disks before its first use and stay mapped, while torch gives 
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
 from fastio.devices import Accelerator
 from fastio.errors import FastIOError, RefusedError
 from fastio.nvme.gpu_memory import GpuWindow
-from fastio.offload.stores.slab import Slab
+from fastio.offload.stores.slab import MappedMemory, Memory, Slab
 from fastio.sizes import exact_size
 
 _ALIGNMENT = 64 << 10  # bytes: the largest page of a window
+_LEAST = 16 << 20  # bytes: less is not worth the gap that it makes in the memory of a small device
+_CURE = "fastio-bench doctor lists what a window into the GPU's memory needs"
+_DRIVER_CURE = "name the disk by vfio: or spdk:, or store files by GPUDirect Storage: store=ToolStore(folder, 'gds')"
 
 
 class Route(NamedTuple):
@@ -31,42 +33,10 @@ class Route(NamedTuple):
         return f"{self.name}, {self.detail}"
 
 
-class Window(Protocol):
-    """Device memory at an address through which a disk reaches it."""
+class _DeviceMemory:
+    """Aligned memory of a device, ordered after all of its work that used the memory before."""
 
-    address: int
-
-    def close(self) -> None:
-        """Unmap it."""
-
-
-class PeerSlab(Slab):
-    """Blocks in the memory of one device, all of it allocated and mapped for the store at once.
-
-    Raises RefusedError, or the store's error, if the device has no such memory, no window into it can be had, or the
-    store cannot map that. The memory is ordered after all work of the device that used it before.
-    """
-
-    def __init__(self, nbytes: int, store: Any, accelerator: Accelerator, device: torch.device) -> None:
-        super().__init__(nbytes, None)
-        self._store = store
-        self._accelerator = accelerator
-        self._device = device
-        self._memory = self._allocate(self.nbytes)
-
-    def store_address(self, block: int) -> int:
-        """See :class:`Slab`: the block's address in the window."""
-        assert isinstance(self._memory, _PeerMemory)
-        return block + self._memory.shift
-
-    def _allocate(self, nbytes: int) -> _PeerMemory:
-        return _PeerMemory(nbytes, self._store, self._accelerator, self._device)
-
-
-class _PeerMemory:
-    """Device memory that is mapped for a store. ``shift``: from its address to that in the window."""
-
-    def __init__(self, nbytes: int, store: Any, accelerator: Accelerator, device: torch.device) -> None:
+    def __init__(self, nbytes: int, accelerator: Accelerator, device: torch.device) -> None:
         try:
             self._owner: Any = torch.empty(nbytes + _ALIGNMENT, dtype=torch.uint8, device=device)
             accelerator.synchronize(device)  # earlier work may still use the memory
@@ -74,50 +44,40 @@ class _PeerMemory:
             raise RefusedError(f"{exact_size(nbytes)} of device memory for transfers were refused: {error}") from None
         start = self._owner.data_ptr()
         self.address = start + -start % _ALIGNMENT
-        self._window = open_window(accelerator, self.address, nbytes)
-        self.shift = self._window.address - self.address
-        self._store = store
-        try:
-            store.map(self._window.address, nbytes)
-        except BaseException:
-            self._window.close()
-            raise
 
     def close(self) -> None:
-        with contextlib.suppress(FastIOError):  # a closed store has unmapped it
-            self._store.unmap(self._window.address)
-        self._window.close()
         self._owner = None
 
 
-def open_window(accelerator: Accelerator, address: int, nbytes: int) -> Window:
+def open_window(accelerator: Accelerator, address: int, nbytes: int) -> Memory:
     """Map device memory for a disk. RefusedError with the reasons if that cannot be had."""
     if accelerator.kind == "cuda":
         return GpuWindow(address, nbytes)
-    window: Window = accelerator.open_window(address, nbytes)
+    window: Memory = accelerator.open_window(address, nbytes)
     return window
 
 
 def open_peer_slab(
     nbytes: int, most: int, store: Any, accelerator: Accelerator, device: torch.device
-) -> tuple[PeerSlab | None, Route]:
+) -> tuple[Slab | None, Route]:
     """Return a slab whose blocks the store reaches on the device; None if it reaches none, or ``most`` is less.
 
-    The route says why.
+    The route says why. All of the memory is allocated and mapped at once.
     """
+
+    def allocate(nbytes: int) -> MappedMemory:
+        memory = _DeviceMemory(nbytes, accelerator, device)
+        return MappedMemory(nbytes, store, memory, open_window(accelerator, memory.address, nbytes))
+
     refusal = getattr(store, "peer_refusal", "this store takes no device memory: use a BlockStore on vfio: or spdk:")
     if not refusal and most < max(nbytes, _LEAST):
         refusal = f"{device} has room for {most} bytes on their way, and {max(nbytes, _LEAST)} are needed"
     elif not refusal:
         try:
-            slab = PeerSlab(nbytes, store, accelerator, device)
+            slab = Slab(nbytes, allocate)
+            slab.free(slab.ephemeral(1))
             how = f"between {device} and {store.driver}: through {nbytes} bytes of the device"
             return slab, Route("peer", how)
         except (FastIOError, OSError) as error:
             refusal = f"{error}; {_CURE}" if store.wants_map else f"{error}; {_DRIVER_CURE}"
     return None, Route("pinned", f"through host memory: {refusal}")
-
-
-_LEAST = 16 << 20  # bytes: less is not worth the gap that it makes in the memory of a small device
-_CURE = "fastio-bench doctor lists what a window into the GPU's memory needs"
-_DRIVER_CURE = "name the disk by vfio: or spdk:, or store files by GPUDirect Storage: store=ToolStore(folder, 'gds')"

@@ -29,7 +29,7 @@ class SizeTimes:
         self._times: dict[tuple[Hashable, int, str], dict[str, deque[float]]] = {}  # by key, bucket, tool; then w and r
         self._calls: dict[tuple[Hashable, int], int] = {}  # by key and bucket
         self._used: dict[tuple[Hashable, int, str], int] = {}  # the number of the latest of them, by tool
-        self._failed: set[tuple[Hashable, str]] = set()
+        self._failed: dict[tuple[Hashable, str], tuple[int, int]] = {}  # the least bucket, and the orders to come
 
     def order(
         self, key: Hashable, nbytes: int, tools: Sequence[str], expected: Callable[[], Mapping[str, float]]
@@ -41,7 +41,7 @@ class SizeTimes:
         if not any(its_key == key for its_key, _, _ in self._times):
             return ()
         bucket = bucket_of(nbytes)
-        able = [tool for tool in tools if (key, tool) not in self._failed] or list(tools)
+        able = [tool for tool in tools if not self._is_failed(key, bucket, tool)] or list(tools)
         known = {tool: seconds for tool in able if (seconds := self._seconds(key, bucket, tool)) is not None}
         ranked = sorted(known, key=known.__getitem__)
         unknown = (tool for tool in able if tool not in known)
@@ -63,9 +63,17 @@ class SizeTimes:
         times = self._times.setdefault((key, bucket_of(nbytes), tool), {})
         times.setdefault(direction, deque(maxlen=_LATEST)).append(seconds)
 
-    def fail(self, key: Hashable, tool: str) -> None:
-        """Learn that a tool cannot do it: it is used only if none can."""
-        self._failed.add((key, tool))
+    def fail(self, key: Hashable, nbytes: int, tool: str) -> None:
+        """Learn that a tool cannot do it: for a while it is used at this size and larger ones only if none else can."""
+        bucket, _ = self._failed.get((key, tool), (bucket_of(nbytes), 0))
+        self._failed[key, tool] = min(bucket, bucket_of(nbytes)), _MOST
+
+    def _is_failed(self, key: Hashable, bucket: int, tool: str) -> bool:
+        least, orders = self._failed.get((key, tool), (0, 0))
+        if not orders or bucket < least:
+            return False
+        self._failed[key, tool] = least, orders - 1
+        return True
 
     def _seconds(self, key: Hashable, bucket: int, tool: str) -> float | None:
         """The expected seconds; None if they are unknown."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
-from fastio.devices import Accelerator
 from fastio.errors import FastIOError
 from fastio.memory.staging_buffers import PAGE, HostMemory
 from fastio.offload.stores.arena import Arena
@@ -15,7 +15,7 @@ _leaked: list[Memory] = []
 
 
 class Memory(Protocol):
-    """What a slab's blocks lie in."""
+    """Page-aligned bytes at an address, of host memory or a device's."""
 
     address: int
 
@@ -23,28 +23,45 @@ class Memory(Protocol):
         """Free it. It must not be in use."""
 
 
-class Mapper(Protocol):
-    """Maps memory for a device before it uses it; see :meth:`fastio.offload.BlockStore.map`."""
+class MappedMemory:
+    """Memory that the disks of a store reach by themselves while it exists, through ``window`` if it is a device's."""
 
-    def map(self, address: int, nbytes: int) -> None:
-        """Called before the first use."""
+    def __init__(self, nbytes: int, store: Any, memory: Memory, window: Memory | None = None) -> None:
+        self.address = memory.address
+        self._seen = window or memory  # by the store
+        self.shift = self._seen.address - self.address
+        self._store = store
+        self._parts = [memory] if window is None else [window, memory]
+        try:
+            store.map(self._seen.address, nbytes)
+        except BaseException:
+            self._free()
+            raise
 
-    def unmap(self, address: int) -> None:
-        """Called after the last use."""
+    def close(self) -> None:
+        """Unmap and free it."""
+        with contextlib.suppress(FastIOError):  # a closed store has unmapped it
+            self._store.unmap(self._seen.address)
+        self._free()
+
+    def _free(self) -> None:
+        for part in self._parts:
+            part.close()
+
+
+_inherited = partial(HostMemory, inherited=True)
 
 
 class Slab:
-    """Blocks by address, on whole pages. The memory is allocated with the first block, at its exact size.
+    """Blocks by address, on whole pages. ``allocate`` makes the memory, at its exact size, with the first block.
 
-    ``pin_for``: the accelerator that the memory is pinned for. ``mapper`` maps it while it exists. Raises RefusedError
-    if the system or the driver refuses the memory, the mapper's errors, ArenaFullError if there is no room, and
-    RuntimeError after ``close``.
+    By default it is host memory of which a forked process gets a copy: it may read blobs of CPU tensors from it. Raises
+    what ``allocate`` does, ArenaFullError if there is no room, and RuntimeError after ``close``.
     """
 
-    def __init__(self, nbytes: int, pin_for: Accelerator | None, mapper: Mapper | None = None) -> None:
+    def __init__(self, nbytes: int, allocate: Callable[[int], Memory] = _inherited) -> None:
         self._arena = Arena(nbytes, PAGE)
-        self._pin_for = pin_for
-        self._mapper = mapper
+        self._allocate = allocate
         self._memory: Memory | None = None
         self._closed = False
 
@@ -72,7 +89,7 @@ class Slab:
 
     def store_address(self, block: int) -> int:
         """Return the address by which a store reaches a block."""
-        return block
+        return block + getattr(self._memory, "shift", 0)
 
     @property
     def nbytes(self) -> int:
@@ -85,29 +102,15 @@ class Slab:
         return self._arena.used
 
     def close(self, unused: bool = False) -> None:
-        """Unpin and free the memory, unless blocks are left and not ``unused`` by devices. May be called twice."""
+        """Free the memory, unless blocks are left and not ``unused`` by devices. May be called twice."""
         self._closed = True
         if unused:
             self._arena = Arena(self.nbytes, PAGE)
         self._free_memory()
 
-    def _allocate(self, nbytes: int) -> Memory:
-        # A forked process can read blobs of CPU tensors from it, unless a device has it.
-        memory = HostMemory(nbytes, self._pin_for, inherited=self._pin_for is None and self._mapper is None)
-        if self._mapper is not None:
-            try:
-                self._mapper.map(memory.address, nbytes)
-            except BaseException:
-                memory.close()
-                raise
-        return memory
-
     def _free_memory(self) -> None:
         memory, self._memory = self._memory, None
         if memory is not None and self._arena.used == 0:
-            if self._mapper is not None:
-                with contextlib.suppress(FastIOError):  # a closed store has unmapped it
-                    self._mapper.unmap(memory.address)
             memory.close()
         elif memory is not None:  # after an interrupted transfer a device may still use it: never freed
             _leaked.append(memory)

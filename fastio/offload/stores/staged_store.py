@@ -7,56 +7,45 @@ read the host need not wait for the copy back: ``arrive`` returns the event that
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastio.devices import Event
 from fastio.errors import FastIOError
-from fastio.memory.staging_buffers import PAGE
+from fastio.memory.staging_buffers import PAGE, HostMemory
 from fastio.offload.stores.arena import ArenaFullError
-from fastio.offload.stores.copies import Copies, Copy, Target
-from fastio.offload.stores.slab import Slab
+from fastio.offload.stores.copies import CpuCopies
+from fastio.offload.stores.slab import MappedMemory, Slab
 from fastio.offload.stores.store_errors import raisable_copy, without_frames
-from fastio.offload.stores.tiers import Store
-
-_STORE_ERRORS = (FastIOError, OSError)
+from fastio.offload.stores.tiers import STORE_ERRORS, Store
 
 
 @dataclass(slots=True)
 class _Blob:
     nbytes: int
-    stored: bool = False  # the underlying store knows the index
+    stored: bool = False  # the underlying store may know the index
     written: bool = False  # the underlying store has all bytes
-    filling: bool = False  # the caller's memory is being written, and not every use of it follows that
     error: Exception | None = None  # of the last command
     reported: bool = False  # the error was raised to the caller
 
 
 @dataclass(slots=True)
-class _Command:
-    """A pending command of the underlying store."""
-
-    store: Store
-    index: int
-
-    def is_done(self) -> bool:
-        return self.store.is_done(self.index)
-
-    def wait(self) -> None:
-        self.store.wait(self.index)
-
-
-@dataclass(slots=True)
 class _Move:
-    """A blob in transit through its block of the slab. ``current`` is pending; ``steps`` yields what follows."""
+    """A blob on its way through its block of the slab, from or to the caller's memory at ``address``."""
 
     blob: _Blob
     block: int
-    steps: Iterator[Copy | _Command]
-    current: Copy | _Command
+    address: int
+    nbytes: int
     reads: bool
+    copies: bool  # a copy is pending, else a command of the store. Begins as if the other had ended
+    fence: Event | None = None  # that a copy back follows
+    copy: Event | None = None  # that follows the pending copy
+    filling: bool = False  # a copy back is pending, and not every use of the caller's memory follows it
     freed: bool = False  # the blob was freed meanwhile
 
 
@@ -70,11 +59,10 @@ class StagedStore:
     use one lock around all calls.
     """
 
-    def __init__(self, store: Store, copies: Copies, nbytes: int, slab: Slab | None = None) -> None:
+    def __init__(self, store: Store, copies: CpuCopies, nbytes: int, slab: Slab | None = None) -> None:
         self._store = store
         self._copies = copies
-        mapper: Any = store if getattr(store, "wants_map", False) else None
-        self._slab = slab or Slab(nbytes, copies.pin_for, mapper)
+        self._slab = slab or Slab(nbytes, partial(_host_memory, store, copies))
         self._blobs: dict[int, _Blob] = {}
         self._moves: dict[int, _Move] = {}  # by index, oldest first
 
@@ -87,9 +75,7 @@ class StagedStore:
         if index in self._blobs:
             raise ValueError(f"index {index} is in the staged store: free it first")
         self._finish(index)  # a freed blob of this index may still be moving
-        blob = _Blob(nbytes)
-        block = self._block(nbytes)
-        self._start(index, blob, block, self._writing(index, blob, block, address), reads=False)
+        self._start(index, _Move(_Blob(nbytes), self._block(nbytes), address, nbytes, reads=False, copies=False))
 
     def read(self, index: int, address: int, nbytes: int) -> None:
         """Begin to read a blob's first ``nbytes``, after its pending command.
@@ -100,13 +86,12 @@ class StagedStore:
         blob = self._blob(index)
         if nbytes > blob.nbytes:
             raise ValueError(f"cannot read {nbytes} bytes of index {index}, which has {blob.nbytes}")
-        target = self._copies.target(address, nbytes)
+        fence = self._copies.fence()
         self._finish(index)
         if not (blob.reported and blob.written):
             _raise_error(blob)
         blob.error, blob.reported = None, False
-        block = self._block(nbytes)
-        self._start(index, blob, block, self._reading(index, blob, block, target), reads=True)
+        self._start(index, _Move(blob, self._block(nbytes), address, nbytes, reads=True, copies=True, fence=fence))
 
     def reserve(self, nbytes: int) -> None:
         """Make the slab hold ``nbytes``, after all pending moves. If the memory is refused, warn and keep the slab."""
@@ -116,7 +101,7 @@ class StagedStore:
             self._finish(index)
         try:
             self._slab.grow(nbytes)
-        except _STORE_ERRORS as error:
+        except STORE_ERRORS as error:
             warnings.warn(
                 f"{nbytes} bytes of memory for transfers were refused ({error}): they go through "
                 f"{self._slab.nbytes} bytes, and may wait for each other",
@@ -129,12 +114,12 @@ class StagedStore:
 
         The store is asked once for all, and of the copies in a direction only up to the first that is not done.
         """
-        commands = [index for index, move in self._moves.items() if isinstance(move.current, _Command)]
+        commands = [index for index, move in self._moves.items() if not move.copies]
         ask = getattr(self._store, "finished", None)
         ended = set(commands if ask is None or not commands else ask(commands))
         waiting = set()  # the directions with a copy that is not done
         for index, move in list(self._moves.items()):
-            if isinstance(move.current, _Command):
+            if not move.copies:
                 if index in ended:
                     self._advance(index)
             elif move.reads not in waiting and not self._advance(index):
@@ -167,15 +152,14 @@ class StagedStore:
 
         Work that uses the bytes must follow the event. Raises the error of the read.
         """
-        blob = self._blob(index)
-        while (move := self._moves.get(index)) is not None and isinstance(move.current, _Command):
-            self._advance(index, step=True)
-        event: Event | None = None if move is None else getattr(move.current, "event", None)
-        if event is None:
+        self._blob(index)
+        while (move := self._moves.get(index)) is not None and not move.copies:
+            self._advance(index, once=True)
+        if move is None or not self._copies.streams:  # which alone could follow an event
             self.wait(index)
-        else:
-            blob.filling = False
-        return event
+            return None
+        move.filling = False
+        return move.copy
 
     def free(self, index: int) -> None:
         """Free a blob, even with pending commands. IndexError if there is none.
@@ -190,7 +174,7 @@ class StagedStore:
             self._forget(index, blob)
             return
         move.freed = True
-        if blob.filling:
+        if move.filling:
             self._finish(index)
 
     def __contains__(self, index: int) -> bool:
@@ -214,36 +198,38 @@ class StagedStore:
             self._finish(index)
         self._slab.close()
 
-    def _writing(self, index: int, blob: _Blob, block: int, address: int) -> Iterator[Copy | _Command]:
-        yield self._copies.out(address, block, blob.nbytes)
-        self._store.write(index, self._slab.store_address(block), _whole_pages(blob.nbytes))
-        blob.stored = True
-        yield _Command(self._store, index)
-        blob.written = True
-
-    def _reading(self, index: int, blob: _Blob, block: int, target: Target) -> Iterator[Copy | _Command]:
-        self._store.read(index, self._slab.store_address(block), _whole_pages(target.nbytes))
-        yield _Command(self._store, index)
-        blob.filling = True
-        yield self._copies.back(block, target)
-
-    def _start(self, index: int, blob: _Blob, block: int, steps: Iterator[Copy | _Command], reads: bool) -> None:
+    def _start(self, index: int, move: _Move) -> None:
         try:
-            current = next(steps)
-            self._blobs[index] = blob
-            self._moves[index] = _Move(blob, block, steps, current, reads)
-        except _STORE_ERRORS:
-            self._slab.free(block)
+            self._begin(index, move)
+            self._blobs[index] = move.blob
+            self._moves[index] = move
+        except STORE_ERRORS:
+            self._slab.free(move.block)
             raise
         except BaseException:  # an interrupt may come after a copy was issued, which uses the caller's memory
             self._copies.synchronize()
             self._moves.pop(index, None)
-            if not blob.stored:  # no command of the store uses the block
-                self._slab.free(block)
+            if not move.blob.stored:  # no command of the store uses the block
+                self._slab.free(move.block)
             raise
 
-    def _advance(self, index: int, wait: bool = False, step: bool = False) -> bool:
-        """Advance a blob as far as possible without waiting, to the end (``wait``), or by one ``step``, waiting for it.
+    def _begin(self, index: int, move: _Move) -> None:
+        """Begin the copy after the command of the store, or the command after the copy."""
+        block, address = move.block, move.address
+        if move.copies:
+            move.blob.stored = True  # first: an interrupt may come behind the call
+            begin = self._store.read if move.reads else self._store.write
+            # Whole pages: a disk moves whole blocks itself, parts of one by way of the host.
+            begin(index, self._slab.store_address(block), -(-move.nbytes // PAGE) * PAGE)
+        elif move.reads:
+            move.filling = True
+            move.copy = self._copies.back(block, address, move.nbytes, move.fence)
+        else:
+            move.copy = self._copies.out(address, block, move.nbytes)
+        move.copies = not move.copies
+
+    def _advance(self, index: int, wait: bool = False, once: bool = False) -> bool:
+        """Advance a blob as far as possible without waiting, to the end (``wait``), or by one step, waiting for it.
 
         Frees its block when it is done. Return whether any step ended.
         """
@@ -252,39 +238,40 @@ class StagedStore:
             return False
         advanced = False
         try:
-            while not (step and advanced):
-                if wait or step:
-                    move.current.wait()
-                elif not move.current.is_done():
+            while not (once and advanced):
+                if not self._has_ended(index, move, wait or once):
                     return advanced
                 advanced = True
-                if move.freed or not self._next_step(index, move):
+                if move.freed or move.copies == move.reads:  # a read ends with a copy, a write with a command
+                    move.blob.written |= not move.copies
                     break
+                self._begin_next(index, move)
             else:
                 return True
-        except _STORE_ERRORS as error:
+        except STORE_ERRORS as error:
             move.blob.error = without_frames(error)
-        move.blob.filling = False
         del self._moves[index]
         self._slab.free(move.block)
         if move.freed:
             self._forget(index, move.blob)
         return True
 
-    def _next_step(self, index: int, move: _Move) -> bool:
-        """Begin the next step; return False if there is none."""
+    def _has_ended(self, index: int, move: _Move, wait: bool) -> bool:
+        if wait:
+            self._copies.wait(move.copy) if move.copies else self._store.wait(index)
+            return True
+        return self._copies.is_done(move.copy) if move.copies else self._store.is_done(index)
+
+    def _begin_next(self, index: int, move: _Move) -> None:
         try:
-            move.current = next(move.steps)
-        except StopIteration:
-            return False
-        except _STORE_ERRORS:
+            self._begin(index, move)
+        except STORE_ERRORS:
             raise
         except BaseException:  # such as an interrupt, before or after the device began to use the block
             move.blob.error = FastIOError(f"index {index}: its transfer was interrupted")
-            del self._moves[index]  # the block is never reused
+            self._moves.pop(index, None)  # the block is never reused
             self._copies.synchronize()
             raise
-        return True
 
     def _finish(self, index: int) -> None:
         self._advance(index, wait=True)
@@ -301,7 +288,8 @@ class StagedStore:
 
     def _forget(self, index: int, blob: _Blob) -> None:
         if blob.stored:
-            self._store.free(index)
+            with contextlib.suppress(IndexError):  # its write never began
+                self._store.free(index)
 
     def _blob(self, index: int) -> _Blob:
         blob = self._blobs.get(index)
@@ -310,9 +298,11 @@ class StagedStore:
         return blob
 
 
-def _whole_pages(nbytes: int) -> int:
-    """Return the bytes of a block for ``nbytes``: a disk moves whole blocks itself, parts of one by way of the host."""
-    return -(-nbytes // PAGE) * PAGE
+def _host_memory(store: Any, copies: CpuCopies, nbytes: int) -> HostMemory | MappedMemory:
+    """Return memory that a forked process can read blobs of CPU tensors from, unless a device has it."""
+    mapped = getattr(store, "wants_map", False)
+    memory = HostMemory(nbytes, copies.pin_for, inherited=copies.pin_for is None and not mapped)
+    return MappedMemory(nbytes, store, memory) if mapped else memory
 
 
 def _raise_error(blob: _Blob) -> None:

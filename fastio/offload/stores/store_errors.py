@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import errno
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TypeVar
 
 from fastio._native import nvme_status
 from fastio.errors import FastIOError, RefusedError, TransferError
+from fastio.runtime.handled_errors import HandledErrors
 from fastio.runtime.native_errors import NativeError, public_error
 
 E = TypeVar("E", bound=Exception)
@@ -55,33 +55,19 @@ def raisable_copy(error: Exception) -> Exception:
         return FastIOError(f"{type(error).__name__}: {error}")
 
 
-class PublicErrors:
-    """A context that converts native errors to public ones. No generator, because it surrounds every call."""
+def public_errors(path: str, driver: str) -> HandledErrors[Exception]:
+    """Return a context that converts native errors to public ones."""
 
-    __slots__ = ("_driver", "_path")
+    def convert(error: Exception) -> None:
+        if isinstance(error, NativeError):  # without a name for the public one: its frames would keep it alive
+            raise _public_error(error, path, driver) from None
+        if not isinstance(error, FastIOError):
+            raise StoreGoneError(f"{path}: {error}") from None
 
-    def __init__(self, path: str, driver: str) -> None:
-        self._path = path
-        self._driver = driver
+    return HandledErrors((NativeError, RuntimeError), convert)
 
-    def __enter__(self) -> None:
-        return None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        public = self._public(error)
-        if public is not None:
-            try:
-                raise public from None
-            finally:
-                # Breaks the cycle of error and frame, which would keep the caller's objects alive.
-                del public, error, at
-
-    def _public(self, error: BaseException | None) -> Exception | None:
-        if isinstance(error, NativeError):
-            public = public_error(error, self._path)
-            if isinstance(public, RefusedError):
-                return TransferError(errno.EIO, f"driver {self._driver} ({public})", self._path)
-            return public
-        if isinstance(error, RuntimeError) and not isinstance(error, FastIOError):
-            return StoreGoneError(f"{self._path}: {error}")
-        return None
+def _public_error(error: NativeError, path: str, driver: str) -> Exception:
+    public = public_error(error, path)
+    refused = isinstance(public, RefusedError)
+    return TransferError(errno.EIO, f"driver {driver} ({public})", path) if refused else public

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from collections.abc import Collection, Iterator
 from functools import partial
@@ -42,6 +43,7 @@ class TierSet:
         self._counts = counts
         self.loaded = Loaded()
         self.is_closed = False
+        self._process = os.getpid()
         self._window = self._transit = 0
         self.disks: dict[str, DiskTier] = {}
         self._hosts: dict[devices.Accelerator | None, HostTier] = {}
@@ -99,7 +101,12 @@ class TierSet:
         self._unload(self.loaded.nbytes)
 
     def close(self) -> None:
-        """Wait for pending transfers, free the memory, and close the store if it was opened for this manager."""
+        """Wait for pending transfers, free the memory, and close the store if it was opened for this manager.
+
+        In a forked process they are the parent's.
+        """
+        if os.getpid() != self._process:
+            return
         self.unload_all()
         for staged, _ in self._staged:
             staged.close()
@@ -150,7 +157,7 @@ class TierSet:
         self._counts.routes[name] = route
         if slab is not None:
             self._slab_limits[name] = most
-        copies = DeviceCopies(accelerator, within=slab is not None)
+        copies = DeviceCopies(accelerator, saved.device, within=slab is not None)
         staged = StagedStore(self.store, copies, self._transit, slab)
         self._staged.append((staged, sys.maxsize if slab is None else most))
         return staged

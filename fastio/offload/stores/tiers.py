@@ -63,6 +63,7 @@ class Tier:
         self._counts = counts
         self._loaded = loaded
         self._traffic = counts.traffic.setdefault(name, Traffic())
+        self._warned: set[tuple[type[Exception], int | None]] = set()  # errors of writes, by kind
 
     def _record(
         self, op: Literal["write", "read"], saved: SavedTensor, began: float, stalled_from: float, now: float
@@ -91,14 +92,16 @@ class Tier:
             saved.buffer = unpack(saved, saved.buffer.bytes(saved.stored_nbytes))
 
     def _refuse(self, saved: SavedTensor, error: Exception) -> None:
-        """Keep a tensor whose write failed, and all later tensors of its pass. Gradients are not affected."""
+        """Keep a tensor whose write failed, and all later tensors of its pass."""
         saved.state = State.RESIDENT
         self._counts.refused += 1
-        if not saved.step.refused:
-            saved.step.refused = True
+        saved.step.refused = True
+        kind = type(error), getattr(error, "errno", None)
+        if kind not in self._warned:  # the text names places, which differ in each pass
+            self._warned.add(kind)
             warnings.warn(
-                f"activations stay in memory for the rest of this forward pass: the store failed ({error}). "
-                f"Gradients are not affected. Make room there, or use another store",
+                f"activations stay in memory for the rest of this forward pass, and of those to come that find the "
+                f"same: the store failed ({error}). Gradients are not affected. Make room there, or use another store",
                 RuntimeWarning,
                 stacklevel=2,
             )

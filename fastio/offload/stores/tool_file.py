@@ -170,7 +170,7 @@ class ToolFile:
                 self._tally.notes.update(f"{operation}: {note}" for note in (*execution.failures, *notes))
                 if self._tally.times is not None:
                     for tool in set(execution.order) - set(execution.left):
-                        self._tally.times.fail(execution.plan.context.device, tool)
+                        self._tally.times.fail(execution.plan.context.device, self.nbytes, tool)
         with self._tally.lock:
             self._tally.routes[moved.route] += 1
         return moved
@@ -190,6 +190,17 @@ def blocks(nbytes: int) -> int:
     return -(-nbytes // BLOCK) * BLOCK
 
 
+_streams = threading.local()
+
+
+def _stream_of_thread(accelerator: devices.Accelerator, device: torch.device) -> Any:
+    """Return the stream of this thread's transfers on a device."""
+    made: dict[str, Any] = _streams.__dict__
+    if str(device) not in made:
+        made[str(device)] = accelerator.new_stream(device)
+    return made[str(device)]
+
+
 @contextlib.contextmanager
 def _ordered(device: torch.device, fence: Any) -> Iterator[None]:
     """Transfers inside follow the event, and have ended on the device when this ends; this thread waits for both."""
@@ -199,7 +210,7 @@ def _ordered(device: torch.device, fence: Any) -> Iterator[None]:
         return
     with devices.copy_errors():
         fence.synchronize()
-        stream = accelerator.new_stream(device)
+        stream = _stream_of_thread(accelerator, device)
     try:
         with accelerator.under(stream):
             yield

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fastio.offload.planning.vdnn import CONV, POOL
-from fastio.offload.planning.vdnn_dynamic import Layer
+from fastio_bench.papers.vdnn_dynamic import Layer
 
 ITEM = 4  # bytes of a float32
 SIDE = 224
