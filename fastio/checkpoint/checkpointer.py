@@ -216,12 +216,12 @@ class Checkpointer:
 
         Raises:
             CorruptFileError: the step is damaged. CheckpointError: there is no such step, or no intact one, or it does
-            not have the shape of ``into``, or the memory of a tensor in ``into`` was freed. After damage, or if a
-            ``load_state_dict`` refuses the saved state, tensors of ``into`` may have been overwritten. TransferError:
-            the step cannot be read now, for example for lack of memory or descriptors; no earlier step is returned
-            instead. TypeError for a ``step`` that is no integer, or a ``map_location`` that is not a device; ValueError
-            for a device that torch does not find here. What ``load_state_dict`` and torch.load
-            raise.
+            not have the shape of ``into``, or two of its tensors share a part of their memory and were not saved so, or
+            the memory of one was freed. After damage, or if a ``load_state_dict`` refuses the saved state, tensors of
+            ``into`` may have been overwritten. TransferError: the step cannot be read now, for example for lack of
+            memory or descriptors; no earlier step is returned instead. TypeError for a ``step`` that is no integer, or
+            a ``map_location`` that is not a device; ValueError for a device that torch does not find here. What
+            ``load_state_dict`` and torch.load raise.
         """
         _check_step(step)
         device = _device(map_location)

@@ -70,12 +70,13 @@ def load_model(
         a ``.pt`` stores them as one.
 
     Raises:
-        ModelMismatchError (a RuntimeError): names, shapes or dtypes differ. UnsupportedError: the module holds tensors
-        of tensors, such as DTensors. FormatError: it holds one that is sparse, expanded or was freed. ChecksumError (a
-        CorruptFileError): a tensor is damaged. ValueError: ``device`` has none for a tensor, or
-        a name that the module lacks, or ``dtype`` is not of floating-point numbers. With ``group``, ModelMismatchError:
-        the ranks would not load the same. UnsupportedError: the group has no backend for a device. ValueError: there is
-        no such group. Otherwise what :func:`fastio.safe_open` raises.
+        ModelMismatchError (a RuntimeError): names, shapes or dtypes differ, or two tensors share a part of their memory
+        and were not saved so. UnsupportedError: the module holds tensors of tensors, such as DTensors. FormatError: it
+        holds one that is sparse, expanded or was freed. ChecksumError (a CorruptFileError): a tensor is damaged.
+        ValueError: ``device`` has none for a tensor, or a name that the module lacks, or ``dtype`` is not of
+        floating-point numbers. With ``group``, ModelMismatchError: the ranks would not load the same. UnsupportedError:
+        the group has no backend for a device. ValueError: there is no such group. Otherwise what
+        :func:`fastio.safe_open` raises.
 
     >>> missing, unexpected = fastio.load_model(model, "folder", strict=False)
     """
