@@ -33,7 +33,7 @@ def quoted(value: object) -> str:
     try:
         text = repr(value)
     except ValueError:  # an integer with more digits than Python converts
-        text = f"a {type(value).__name__} too long to be shown"
+        text = f"{kind_of(value)} too long to be shown"
     return shortened(text)
 
 

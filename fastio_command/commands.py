@@ -6,14 +6,28 @@ import errno
 import io
 import pickle
 import sys
+import warnings
 from typing import Any
 
 import click
 
+from fastio_command.output import end_without_output, is_of_output, open_stdout
 from fastio_command.subcommands import GIVEN, convert, dictionaries, diff, doctor, explain, inspect, seal, tools, verify
 
 
 class _Commands(click.Group):
+    def main(self, *arguments: Any, **named: Any) -> Any:
+        """Run the command line. Warnings are one line each on stderr; so is output that cannot be written."""
+        open_stdout()
+        with warnings.catch_warnings():
+            warnings.showwarning = _tell_warning
+            try:
+                return super().main(*arguments, **named)
+            except OSError as error:
+                if not is_of_output(error):
+                    raise
+                end_without_output(error)
+
     def invoke(self, context: click.Context) -> Any:
         """Run a subcommand. An error is one line on stderr and exit status 2; Ctrl-C gives status 130.
 
@@ -41,11 +55,15 @@ class _Commands(click.Group):
 
             if not isinstance(error, FastIOError | OSError | MemoryError | pickle.UnpicklingError):
                 raise
-            if isinstance(error, OSError) and error.errno == errno.EPIPE:
-                raise  # click ends silently: the reader of stdout is gone
+            if isinstance(error, OSError) and (error.errno == errno.EPIPE or is_of_output(error)):
+                raise  # click ends silently if the reader of stdout is gone
             complain(error)
             echo_error(error, context.meta.get(GIVEN, {}))
             context.exit(TROUBLE)
+
+
+def _tell_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    click.echo(f"fastio: warning: {' '.join(str(message).split())}", err=True)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -87,6 +87,7 @@ def convert(**given: Any) -> None:
     The content of SOURCE and the name of DESTINATION say which: .safetensors, .pt, .pth, .bin, .npy, or a folder, which
     ends in / or has --max-shard-size. Checksums are compared on the way, and new ones written. The new files appear
     when they are complete. Exit status: 0, or 2 if SOURCE is damaged or cannot be converted; nothing is left then.
+    Where only the command's output cannot be printed it is 2, too, and the new files are there.
     """
     _run("convert_command", "convert", given)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import operator
 import os
 import warnings
 from collections.abc import Callable
@@ -61,7 +63,7 @@ class Checkpointer:
             ``changes.1.pt``; only a Checkpointer opens them. Changes are found by digests of the snapshot before, at
             the speed of reading memory, and most of them are written meanwhile. A digest has 256 bits for 16 KiB, under
             a random key of this process, so any change is missed with probability 2^-128. The first step of every
-            process is therefore full; so is one that does not fit into ``memory_budget``.
+            process is therefore full; so is one that does not fit into ``memory_budget``, with a RuntimeWarning, once.
         when_busy: what ``save`` does while the step before is still being written. ``"wait"`` waits for it. ``"skip"``
             returns False at once, so that several steps are merged into the next one that is saved: call ``wait``
             before the last save, or it may be skipped.
@@ -69,7 +71,7 @@ class Checkpointer:
             directory is compared. A restore checks every byte in any case.
         policy: chooses the tool, as for :func:`fastio.save`.
         progress: True for a bar, or a function of (bytes done, bytes in all); it starts after one second.
-        read_only: only look and restore; other processes may write meanwhile.
+        read_only: only look and restore; other processes may write meanwhile. ValueError beside an option of saves.
 
     >>> with fastio.Checkpointer("run1", keep=2) as checkpointer:
     ...     state = {"model": model, "optimizer": optimizer, "random": RandomState(), "losses": losses}
@@ -99,6 +101,11 @@ class Checkpointer:
         if when_busy not in ("wait", "skip"):
             raise ValueError(f"when_busy={when_busy!r}: expected 'wait' or 'skip'")
         check_progress(progress)
+        if read_only:
+            _check_reader(
+                keep=keep, keep_every=keep_every, asynchronous=asynchronous, memory_budget=memory_budget,
+                incremental=incremental, when_busy=when_busy, read_back=read_back,
+            )  # fmt: skip
         for op in (LOAD,) if read_only else (SAVE, LOAD):
             check(policy, op)
         budget = parse_size(memory_budget, "memory_budget")
@@ -150,7 +157,7 @@ class Checkpointer:
         """
         saver = self._require_saver()
         if type(step) is not int or not 0 <= step < LIMIT:
-            raise ValueError(f"step={step!r}: expected an integer, 0 or more and below 2**63")
+            raise ValueError(f"step={quoted(step)}: expected an integer, 0 or more and below 2**63{_as_integer(step)}")
         stored_metadata = checked_metadata(metadata)
         if self._when_busy == "skip" and saver.is_busy:
             _log.info("step %d: not saved, the one before is still being written", step)
@@ -209,12 +216,12 @@ class Checkpointer:
 
         Raises:
             CorruptFileError: the step is damaged. CheckpointError: there is no such step, or no intact one, or it does
-            not have the shape of ``into``, or the memory of a tensor in ``into`` was freed. After damage, or if a
-            ``load_state_dict`` refuses the saved state, tensors of ``into`` may have been overwritten. TransferError:
-            the step cannot be read now, for example for lack of memory or descriptors; no earlier step is returned
-            instead. TypeError for a ``step`` that is no integer, or a ``map_location`` that is not a device; ValueError
-            for a device that torch does not find here. What ``load_state_dict`` and torch.load
-            raise.
+            not have the shape of ``into``, or two of its tensors share a part of their memory and were not saved so, or
+            the memory of one was freed. After damage, or if a ``load_state_dict`` refuses the saved state, tensors of
+            ``into`` may have been overwritten. TransferError: the step cannot be read now, for example for lack of
+            memory or descriptors; no earlier step is returned instead. TypeError for a ``step`` that is no integer, or
+            a ``map_location`` that is not a device; ValueError for a device that torch does not find here. What
+            ``load_state_dict`` and torch.load raise.
         """
         _check_step(step)
         device = _device(map_location)
@@ -319,9 +326,28 @@ class Checkpointer:
         self.close()
 
 
+def _as_integer(step: Any) -> str:
+    """The cure for an integer of NumPy, or a tensor of one."""
+    try:
+        operator.index(step)
+    except (TypeError, ValueError, RuntimeError):
+        return ""
+    return "" if isinstance(step, int) else "; use int(step)"
+
+
 def _check_step(step: Any, none: str = ", or None for the newest intact one") -> None:
     if type(step) is not int and not (none and step is None):
-        raise TypeError(f"step={quoted(step)} is {kind_of(step)}: expected an integer{none}")
+        raise TypeError(f"step={quoted(step)} is {kind_of(step)}: expected an integer{none}{_as_integer(step)}")
+
+
+def _check_reader(**given: Any) -> None:
+    """ValueError for an option of saves."""
+    defaults = inspect.signature(Checkpointer).parameters
+    for name, value in given.items():
+        if value != defaults[name].default:
+            raise ValueError(
+                f"{name}={quoted(value)}: only saves use it, and read_only=True has none: leave one of them out"
+            )
 
 
 def _device(map_location: Any) -> torch.device:

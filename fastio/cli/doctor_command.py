@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import platform
@@ -42,9 +43,14 @@ def doctor(folder: str, as_json: bool) -> None:
 
 
 def _answers(folder: str) -> dict[str, str]:
-    """The checks by name. OSError if a file cannot be written into the folder."""
-    with temporary_folder(folder, ".fastio-doctor-") as empty:
-        direct = direct_io(Path(empty))
+    """The checks by name. OSError if a file cannot be written into the folder, unless its filesystem is full."""
+    try:
+        with temporary_folder(folder, ".fastio-doctor-") as empty:
+            direct = direct_io(Path(empty))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        direct = f"unknown: {folder} is full ({os.strerror(error.errno)}): free some space, or name another by --dir"
     marks = fingerprint.of(folder)
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     where = dictionary_folder()

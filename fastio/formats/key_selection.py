@@ -116,7 +116,7 @@ def _entries(value: Any) -> Mapping[Any, Any] | None:
 
 
 def _missing(path: str, name: str, root: dict[Any, Any]) -> TensorMissingError:
-    names = list(_names(root))
+    names = list(dict.fromkeys(_names(root)))
     alike = difflib.get_close_matches(name, names, n=3) if len(names) < _MOST_NAMES else []
     if alike:
         cure = f"alike: {', '.join(map(quoted, alike))}"

@@ -26,6 +26,7 @@ _LONGEST_HEADER = 10_000  # characters: numpy.load's default limit
 _MOST_DIMENSIONS = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32  # of an ndarray
 _MOST_BYTES = (1 << 63) - 1
 _LONGEST_DTYPE_NAME = 100  # characters
+_CUT_SHORT = "the file was cut short; download or copy it again"
 
 _NAMES = (
     "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
@@ -102,6 +103,8 @@ def source(path: str, fd: int, size: int) -> Source:
     nbytes = size - start
     problem = _no_array(shape, dtype.itemsize)
     if not problem and (problem := shapes.problem(shape, dtype, description, nbytes)):
+        if 0 not in shape and math.prod(shape) * dtype.itemsize > nbytes:
+            raise CorruptFileError(path, "array", f"{problem}: {_CUT_SHORT}")
         problem += "; where several arrays were saved into the file, load them with numpy.load"
     if problem:
         raise CorruptFileError(path, "array", problem)
@@ -137,9 +140,7 @@ def _header(path: str, fd: int, size: int) -> tuple[tuple[int, ...], bool, str, 
     length = int.from_bytes(fixed[8:12] if fixed[6] > 1 else fixed[8:10], "little")
     total = (12 if fixed[6] > 1 else 10) + length
     if total > size:
-        raise CorruptFileError(
-            path, None, f"its header is said to have {exact_size(length)}; the file has {exact_size(size)}"
-        )
+        raise CorruptFileError(path, None, f"its header ends at byte {total}, found {exact_size(size)}: {_CUT_SHORT}")
     start = total - length
     data = read_at(path, fd, start, min(length, 4 * _LONGEST_HEADER + 1))  # a character has at most 4 bytes
     if len(data.decode("utf-8" if fixed[6] == 3 else "latin-1", "replace")) > _LONGEST_HEADER:

@@ -49,6 +49,8 @@ def _read(path: str, fd: int, offset: int, nbytes: int) -> bytes:
             piece = os.pread(fd, min(nbytes, _MOST), offset)
         except OSError as error:
             cure = " of a pipe (load io.BytesIO of all that it gives)" if error.errno == errno.ESPIPE else ""
+            if error.errno == errno.EIO and os.fstat(fd).st_size == 0:  # an empty file on a disk is not read
+                cure = " of the system's own file (name one on a disk)"
             raise TransferError(error.errno or 0, f"read{cure}", path, offset) from error
         if not piece:
             break

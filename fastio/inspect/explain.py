@@ -17,7 +17,7 @@ from fastio.engine.load_plan import detected, plan_load
 from fastio.engine.plan import FileLoad, LoadRequest, TorchLoad, TransferPlan
 from fastio.engine.tool_selection import plan_transfer
 from fastio.errors import FormatError, ToolUnavailableError, quoted
-from fastio.files.open_file import opened, path_of
+from fastio.files.open_file import check_regular, opened, path_of
 from fastio.formats import foreign
 from fastio.formats.detect import PT
 from fastio.transports import registry
@@ -102,6 +102,7 @@ def _transfer_of_file(op: str, path: str) -> tuple[TransferPlan, str]:
     if os.path.isdir(path):
         cure = "name a file in it, or a number of bytes and this folder as folder="
         raise IsADirectoryError(errno.EISDIR, f"{os.strerror(errno.EISDIR)}: {cure}", path)
+    check_regular(path)
     with opened(path) as (fd, size):
         found = detected(path, fd, size)
         if found is None and (known := foreign.problem_of(path, fd, size)):

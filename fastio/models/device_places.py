@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ import torch
 
 from fastio.devices.argument import named_device
 from fastio.errors import quoted
+
+_MOST_NAMES = 10_000  # among which alike ones are looked for
 
 
 def device_places(device: Any) -> Callable[[str], torch.device]:
@@ -35,6 +38,21 @@ def device_places(device: Any) -> Callable[[str], torch.device]:
         return places[prefix]
 
     return place
+
+
+def check_names(device: Any, model: torch.nn.Module) -> None:
+    """Raise ValueError for a name in a map of devices that no submodule, parameter or buffer of the module has."""
+    if not isinstance(device, Mapping):
+        return
+    parts = (model.named_modules, model.named_parameters, model.named_buffers)
+    names = {name for part in parts for name, _ in part(remove_duplicate=False)}
+    for prefix in device:
+        if prefix not in names:
+            alike = difflib.get_close_matches(prefix, names, n=3) if len(names) < _MOST_NAMES else []
+            cure = f"alike: {', '.join(map(quoted, alike))}" if alike else "model.named_modules() lists the names"
+            raise ValueError(
+                f"device has the key {quoted(prefix)}, which is no name in this {type(model).__name__}; {cure}"
+            )
 
 
 def _prefix(prefix: Any) -> str:

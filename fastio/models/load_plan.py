@@ -9,6 +9,7 @@ import torch
 
 from fastio.errors import FormatError, ModelMismatchError, quoted
 from fastio.formats.detect import PT
+from fastio.formats.partial_overlaps import Saved, partial_overlap
 from fastio.models.module_tensors import ModuleTensors, tied_groups
 from fastio.models.partial_load import listed
 from fastio.models.weight_files import WeightFiles
@@ -82,6 +83,7 @@ def plan_load(
     shared = {name for name, kept in aliases.items() if kept in read and _is_stored_once(files, name, kept)}
     unexpected = sorted(files.file_of.keys() - read - shared)
     problems = [problem for name in found_names if (problem := _problem(name, found, files, target, dtype))]
+    problems += _shared_parts([name for name in names if name in overlapping], found, files)
     nested = _common_prefix(missing, files) if strict else ""
     if strict:
         others = [name for name in unexpected if name not in expected]
@@ -101,6 +103,21 @@ def plan_load(
             f"Nothing was loaded. Make the {target.noun} as it was saved{ignored}{nested}{renaming}"
         )
     return LoadPlan(names, aliases, overlapping, missing, unexpected)
+
+
+def _shared_parts(names: list[str], found: ModuleTensors, files: WeightFiles) -> list[str]:
+    """The problem of two tensors that share a part of their memory, and were not saved so."""
+    targets = []
+    for name in names:
+        entry, tensor = files.entry(name), found.tensors.get(name)
+        if tensor is not None:
+            stride = None if entry.stride is None else tuple(entry.stride)
+            saved = Saved(files.file_of[name].path, entry.offset, entry.dtype, tuple(entry.shape), stride)
+            targets.append((name, tensor, saved))
+    both = partial_overlap(targets)
+    if both is None:
+        return []
+    return [f"{quoted(both[0])} and {quoted(both[1])} share a part of their memory: give one of them a clone()"]
 
 
 def _renaming(found: ModuleTensors) -> str:

@@ -134,8 +134,8 @@ def _checkpoints(folder: str) -> str:
         return f"a checkpoint of {DCP}: convert it by fastio.convert"
     if kind == STEPS:
         return (
-            f"{STEPS}: name the file of a step, as step-…/state.pt, or compare a whole step by "
-            "Checkpointer.verify(step); `fastio inspect` lists the steps"
+            f"{STEPS}: name the file of a step, as step-…/state.pt (Checkpointer.verify(step) compares a whole one); "
+            "`fastio inspect` lists the steps"
         )
     return "no file of safetensors: check the path, or name a file of tensors"
 

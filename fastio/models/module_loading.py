@@ -7,7 +7,7 @@ import torch
 from fastio.arguments import Backend, Device, Group, Policy, Weights
 from fastio.engine.call_checks import check_flag, swapped
 from fastio.engine.tool_selection import check
-from fastio.models.device_places import device_places
+from fastio.models.device_places import check_names, device_places
 from fastio.models.load_plan import LoadPlan, module_target, wanted_dtype
 from fastio.models.load_warnings import warn_of_meta_buffers, warn_of_nothing_loaded
 from fastio.models.loading import Load
@@ -76,11 +76,12 @@ def load_model(
         a ``.pt`` stores them as one.
 
     Raises:
-        ModelMismatchError (a RuntimeError): names, shapes or dtypes differ. UnsupportedError: the module holds tensors
-        of tensors, such as DTensors. FormatError: it holds one that is sparse, expanded or was freed. ChecksumError (a
-        CorruptFileError): a tensor is damaged. ValueError: ``device`` has none for a tensor, or ``dtype`` is not of
-        floating-point numbers. With ``group``, ModelMismatchError: the ranks would not load the same.
-        UnsupportedError: the group has no backend for a device. ValueError: there is no such group. Otherwise what
+        ModelMismatchError (a RuntimeError): names, shapes or dtypes differ, or two tensors share a part of their memory
+        and were not saved so. UnsupportedError: the module holds tensors of tensors, such as DTensors. FormatError: it
+        holds one that is sparse, expanded or was freed. ChecksumError (a CorruptFileError): a tensor is damaged.
+        ValueError: ``device`` has none for a tensor, or a name that the module lacks, or ``dtype`` is not of
+        floating-point numbers. With ``group``, ModelMismatchError: the ranks would not load the same. UnsupportedError:
+        the group has no backend for a device. ValueError: there is no such group. Otherwise what
         :func:`fastio.safe_open` raises.
 
     >>> missing, unexpected = fastio.load_model(model, "folder", strict=False)
@@ -97,6 +98,7 @@ def load_model(
             if isinstance(filename, torch.nn.Module):
                 raise swapped("load_model", "model", model, filename)
             raise TypeError(f"expected a module, got {type(model).__name__}; load_into fills the tensors of a dict")
+        check_names(device, model)
         with gc_paused():  # a third of the time for ten thousand tensors
             found = module_tensors(model)
             load = Load("load_model", filename, strict, atomic, dtype, policy, verify, ranks)

@@ -60,9 +60,10 @@ def load_into(
         their memory one name is enough; further ones in the files are unexpected, unless a ``.pt`` stores them as one.
 
     Raises:
-        ModelMismatchError (a RuntimeError): names, shapes or dtypes differ. FormatError: a tensor has no memory, or two
-        have one name. UnsupportedError: it holds other tensors, as a DTensor does. ChecksumError (a CorruptFileError):
-        a tensor is damaged. Otherwise what :func:`fastio.safe_open` raises.
+        ModelMismatchError (a RuntimeError): names, shapes or dtypes differ, or two tensors share a part of their memory
+        and were not saved so. FormatError: a tensor has no memory, or two have one name. UnsupportedError: it holds
+        other tensors, as a DTensor does. ChecksumError (a CorruptFileError): a tensor is damaged. Otherwise what
+        :func:`fastio.safe_open` raises.
 
     >>> fastio.load_into(model.state_dict(), "model.pt")
     ([], [])

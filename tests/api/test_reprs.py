@@ -93,6 +93,9 @@ def test_results_and_others(tmp_path: Path) -> None:
     said(fastio.save({"a": torch.ones(2)}, tmp_path / "a.pt"), "SaveResult(op='save'", "tool=")
     said(encode(torch.zeros(1000), "csr"), "Encoded(codec='csr', shape=(1000,)")
     said(RandomState(), "RandomState")
+    with fastio.Checkpointer(tmp_path / "run") as checkpointer:
+        checkpointer.save(6, {"weight": torch.zeros(1000)}, {"note": "x"})
+        said(checkpointer.restore(), "Restored(step=6, state=a dict, metadata={'note': 'x'})")
     patch = fastio.patch_torch()
     said(patch, "in force")
     patch.undo()

@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -170,10 +171,21 @@ def test_invalid_arguments_raise(folder: Path) -> None:
                 checkpointer.save(step, {})  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="metadata"):
             checkpointer.save(0, {}, metadata=[1])  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="not JSON serializable"):
+        with pytest.raises(TypeError, match=r"metadata\['tensor'\] is a Tensor, which JSON cannot hold"):
             checkpointer.save(0, {}, metadata={"tensor": torch.ones(1)})
-        with pytest.raises(ValueError, match="not JSON compliant"):
-            checkpointer.save(0, {}, metadata={"loss": float("nan")})
+        with pytest.raises(ValueError, match=r"metadata\['loss'\]\[1\] is nan, which JSON cannot hold: expected text"):
+            checkpointer.save(0, {}, metadata={"loss": [0, float("nan")]})
+        with pytest.raises(ValueError, match=r"metadata\['n'\] is an int too long to be shown, which JSON cannot"):
+            checkpointer.save(0, {}, metadata={"n": 10**5000})
+        itself: dict[str, Any] = {}
+        itself["again"] = itself
+        with pytest.raises(ValueError, match="is nested too deep for JSON, or holds itself"):
+            checkpointer.save(0, {}, metadata=itself)
+        for integer in (torch.tensor(3), np.int64(3)):
+            with pytest.raises(ValueError, match=r"expected an integer, .*; use int\(step\)"):
+                checkpointer.save(integer, {})  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=r"expected an integer, .*; use int\(step\)"):
+                checkpointer.restore(integer)  # type: ignore[arg-type]
         with pytest.raises(
             TypeError, match=re.escape("metadata['a'][1] has the key 3 (int), which JSON returns as text")
         ):

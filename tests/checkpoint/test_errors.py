@@ -106,6 +106,32 @@ def test_wrong_arguments_are_refused_when_the_checkpointer_is_made(tmp_path: Pat
     assert os.listdir(tmp_path) == ["file"]
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"keep": 5}, {"keep": None}, {"keep_every": 2}, {"asynchronous": False}, {"memory_budget": "1GiB"},
+        {"incremental": True}, {"when_busy": "skip"}, {"read_back": True},
+    ],
+)  # fmt: skip
+def test_a_reader_takes_no_option_of_saves(tmp_path: Path, option: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(option))}=.*: only saves use it"):
+        fastio.Checkpointer(tmp_path, read_only=True, **option)
+
+
+@pytest.mark.parametrize("into", [5, [1], "text", None])
+def test_a_tree_of_another_kind_is_refused(tmp_path: Path, into: Any) -> None:
+    with fastio.Checkpointer(tmp_path) as checkpoints:
+        checkpoints.save(0, {"a": 1})
+        if into is None:
+            assert checkpoints.restore(into=None)
+            return
+        with pytest.raises(fastio.CheckpointError, match=r"state is .*, but a dict was saved; expected into= to have"):
+            checkpoints.restore(into=into)
+        checkpoints.save(1, [1, 2])
+        with pytest.raises(fastio.CheckpointError, match=r"but a list was saved"):
+            checkpoints.restore(into={"a": 1})
+
+
 @pytest.mark.parametrize("step", ["0", "latest", 0.0, True])
 def test_step_that_is_no_integer_is_a_type_error(tmp_path: Path, step: Any) -> None:
     with fastio.Checkpointer(tmp_path) as checkpoints:

@@ -19,6 +19,14 @@ def clone(state: dict[str, Any]) -> dict[str, Any]:
     return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in state.items()}
 
 
+def test_a_state_larger_than_the_budget_is_saved_in_full_and_told(tmp_path: Path) -> None:
+    state = {"a": torch.zeros(1000)}
+    with Checkpointer(tmp_path, incremental=True, memory_budget=1000) as checkpointer:
+        with pytest.warns(RuntimeWarning, match=r"incremental=True has no effect: the state has .*4,000 bytes"):
+            checkpointer.save(0, state)
+        checkpointer.save(1, state)  # a second warning would be an error
+
+
 def test_only_changes_are_written(tmp_path: Path) -> None:
     state = make()
     with Checkpointer(tmp_path, incremental=True, keep=2) as checkpointer:

@@ -175,13 +175,29 @@ def test_live_tensors_of_every_dtype_are_filled_whatever_their_strides(folder: P
         assert torch.equal(live[name].view(torch.uint8).view(6, 4, tensor.itemsize), expected), name
 
 
-def test_live_tensors_that_share_memory_are_filled_in_order(folder: Path) -> None:
-    memory = torch.zeros(20)
-    with Checkpointer(folder) as checkpointer:
-        checkpointer.save(0, {"first": torch.ones(12), "second": torch.full((12,), 2.0)})
-        checkpointer.restore(into={"first": memory[:12], "second": memory[8:]})
-    # The last entry is filled last, as if they were copied one after the other.
-    assert memory.tolist() == [1.0] * 8 + [2.0] * 12
+def test_live_tensors_that_share_a_part_of_their_memory_need_to_be_saved_so(folder: Path) -> None:
+    memory, kept, base = torch.zeros(20), torch.zeros(4), torch.arange(20.0)
+    live = {"kept": kept, "first": memory[:12], "second": memory[8:]}
+    model = nn.Linear(3, 2)
+    with Checkpointer(folder, keep=None) as checkpointer:
+        checkpointer.save(0, {"kept": torch.ones(4), "first": torch.ones(12), "second": torch.full((12,), 2.0)})
+        with pytest.raises(
+            CheckpointError, match=r"state\['first'\] and state\['second'\] share a part of their memory"
+        ):
+            checkpointer.restore(into=live)
+        assert not memory.any()
+        assert not kept.any()
+        checkpointer.restore(into={"first": memory[:12], "second": memory[:12]})  # tied as a whole: the last is kept
+        assert memory.tolist() == [2.0] * 12 + [0.0] * 8
+        checkpointer.save(1, {"kept": kept, "first": base[:12], "second": base[8:]})
+        checkpointer.restore(into=live)
+        assert torch.equal(memory, base)
+        checkpointer.save(2, {"model": model, "row": torch.ones(3)})
+        with pytest.raises(CheckpointError, match=r"state\['row'\] and state\['model'\]: its weight share"):
+            checkpointer.restore(into={"model": model, "row": model.weight.detach()[0]})
+        checkpointer.save(3, {"even": torch.ones(10), "odd": torch.zeros(10)})
+        checkpointer.restore(into={"even": memory[::2], "odd": memory[1::2]})  # no byte in common
+    assert memory.tolist() == [1.0, 0.0] * 10
 
 
 def test_mismatched_shape_raises_and_changes_nothing(folder: Path) -> None:

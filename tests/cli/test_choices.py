@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
+import disks
 import fastio
 from fastio import dicts
 from fastio_command.commands import cli
@@ -163,6 +165,14 @@ class TestDictionaries:
 
 
 class TestDoctor:
+    def test_doctor_of_a_full_folder_tells_the_rest(self, tmp_path: Path) -> None:
+        with disks.tmpfs(tmp_path / "small", 1) as folder:
+            with contextlib.suppress(OSError):
+                (folder / "all").write_bytes(bytes(2 << 20))
+            found = json.loads(run("doctor", "--dir", folder, "--json").stdout)
+        assert "small is full (No space left on device): free some space" in found["machine"]["direct I/O"]
+        assert found["machine"]["io_uring"]
+
     def test_answers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FASTIO_IO_THREADS", "3")
         found = json.loads(run("doctor", "--dir", tmp_path, "--json").stdout)

@@ -221,7 +221,7 @@ class TestDiff:
 
 
 class TestBadInput:
-    @pytest.mark.parametrize("command", ["inspect", "verify", "diff"])
+    @pytest.mark.parametrize("command", ["inspect", "verify", "diff", "explain"])
     def test_one_line_and_status_2(self, command: str, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
         (tmp_path / "text.pt").write_text("hello")

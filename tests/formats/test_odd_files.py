@@ -145,8 +145,8 @@ def test_path_of_a_file_object_is_its_name_if_that_is_a_path(tmp_path: Path) -> 
     assert transfers[0].path == str(path)
 
 
-def test_integer_map_location_without_such_a_device_raises(tmp_path: Path) -> None:
+def test_integer_map_location_is_a_type_error_as_in_torch(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     fastio.save(torch.arange(3), path)
-    with pytest.raises(fastio.FastIOError, match=r"map_location as the 0 is"):
+    with pytest.raises(TypeError, match=r"map_location=0 is an int: expected"):
         fastio.load(path, 0)

@@ -77,6 +77,15 @@ def test_a_pt_becomes_safetensors_and_a_pt_again(tmp_path: Path) -> None:
     assert (tmp_path / "b.pt").read_bytes() == (tmp_path / "other" / "b.pt").read_bytes()
 
 
+def test_parameters_become_plain_tensors(tmp_path: Path) -> None:
+    made = {"trained": torch.nn.Parameter(torch.ones(3)), "leaf": torch.zeros(2, requires_grad=True)}
+    torch.save(made, tmp_path / "a.pt")
+    fastio.convert(tmp_path / "a.pt", tmp_path / "b.pt")
+    found = torch.load(tmp_path / "b.pt")
+    assert all(type(found[name]) is torch.Tensor and not found[name].requires_grad for name in made)
+    assert all(torch.equal(found[name], tensor) for name, tensor in made.items())
+
+
 def test_a_file_of_the_library_keeps_its_metadata_and_gets_checksums(tmp_path: Path) -> None:
     expected = state([torch.bfloat16])
     safetensors.torch.save_file(expected, tmp_path / "a.safetensors", metadata={"format": "pt", "licence": "mine"})

@@ -42,6 +42,19 @@ def test_a_module_on_a_device_is_loaded(tmp_path: Path, atomic: bool) -> None:
     assert torch.equal(empty.bias.cpu(), expected.bias.cpu())
 
 
+def test_a_map_of_devices_has_only_names_of_the_module(tmp_path: Path) -> None:
+    fastio.save_model(nn.Sequential(nn.Linear(3, 3)), tmp_path / "a.safetensors")
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(3, 3))
+    for name, cure in (("0.weigth", "alike: '0.weight'"), ("lm_head", r"model\.named_modules\(\) lists")):
+        with pytest.raises(
+            ValueError, match=f"device has the key '{name}', which is no name in this Sequential; {cure}"
+        ):
+            fastio.load_model(model, tmp_path / "a.safetensors", device={"": "cpu", name: "cuda:7"})
+    assert model[0].weight.is_meta
+    assert fastio.load_model(model, tmp_path / "a.safetensors", device={"0.bias": "cpu", "0": "cpu"}) == ([], [])
+
+
 @pytest.mark.gpu
 def test_a_map_of_devices_divides_a_module(tmp_path: Path) -> None:
     expected = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), nn.Linear(8, 8))

@@ -74,6 +74,24 @@ def test_tied_tensors_need_one_name(tmp_path: Path) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+def test_targets_that_share_a_part_of_their_memory(tmp_path: Path, suffix: str, atomic: bool) -> None:
+    path, memory = tmp_path / f"a.{suffix}", torch.zeros(30)
+    fastio.save({"a": torch.ones(20), "b": torch.full((20,), 2.0)}, path)
+    with pytest.raises(fastio.ModelMismatchError, match="'a' and 'b' share a part of their memory"):
+        fastio.load_into({"a": memory[:20], "b": memory[10:]}, path, atomic=atomic)
+    assert not memory.any()
+    pairs = torch.zeros(20, 2)
+    fastio.load_into({"a": pairs[:, 0], "b": pairs[:, 1]}, path, atomic=atomic)  # they have no byte in common
+    assert pairs.sum(0).tolist() == [20, 40]
+    if suffix == "pt":
+        base = torch.arange(30.0)
+        fastio.save({"a": base[:20], "b": base[10:]}, path)
+        fastio.load_into({"a": memory[:20], "b": memory[10:]}, path, atomic=atomic)
+        assert torch.equal(memory, base)
+
+
+@BOTH
 def test_what_does_not_fit_changes_nothing(tmp_path: Path, atomic: bool) -> None:
     path = tmp_path / "a.pt"
     fastio.save({"x": torch.ones(3), "y": torch.ones(2, 2)}, path)

@@ -84,3 +84,93 @@ def test_a_fork_waits_for_what_threads_hold(module: str) -> None:
     code = "import warnings; warnings.simplefilter('ignore', DeprecationWarning)\n" + GUARDED
     child = warm_python.run(code, f"fastio.{module}")
     assert child.returncode == 0, child.stderr
+
+
+IMPORTING = """
+import os, signal, sys, threading, warnings
+from importlib.machinery import PathFinder
+warnings.simplefilter("ignore", DeprecationWarning)
+import fastio
+from fastio.runtime import fork_safe_lock
+
+begun, going_on = threading.Event(), threading.Event()
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name != "fastio.inspect.diff":
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        run = spec.loader.exec_module
+        spec.loader.exec_module = lambda module: (begun.set(), going_on.wait(), run(module))
+        return spec
+
+sys.modules.pop("fastio.inspect.diff", None)
+sys.meta_path.insert(0, Slow())
+"""
+
+LAZY = (
+    IMPORTING
+    + """
+thread = threading.Thread(target=lambda: fastio.diff)
+thread.start()
+begun.wait()
+threading.Timer(0.2, going_on.set).start()
+child = os.fork()  # waits for the import
+if not child:
+    signal.alarm(60)
+    fastio.diff
+    os._exit(0)
+thread.join()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+)
+
+
+def test_a_fork_waits_for_imports_of_other_threads() -> None:
+    child = warm_python.run(LAZY)
+    assert child.returncode == 0, child.stderr
+
+
+ENDLESS = (
+    IMPORTING
+    + """
+fork_safe_lock._LONGEST_WAIT = 0.1
+threading.Thread(target=lambda: fastio.diff).start()
+begun.wait()
+child = os.fork()
+if not child:
+    os._exit(0)
+going_on.set()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+)
+
+
+def test_a_fork_does_not_wait_for_an_import_that_waits_for_it() -> None:
+    child = warm_python.run(ENDLESS)
+    assert child.returncode == 0, child.stderr
+    assert "another thread has been importing fastio.inspect.diff" in child.stderr
+
+
+MEANWHILE = """
+import os, sys, threading, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+from fastio.runtime import fork_safe_lock
+
+def make_lock():
+    thread = threading.Thread(target=fork_safe_lock.lock_across_forks)
+    thread.start()
+    thread.join()
+
+# Python calls the functions before a fork in the reverse order: this one after fastio's.
+fork_safe_lock._imports_of_others, check = lambda: make_lock() or check(), fork_safe_lock._imports_of_others
+child = os.fork()
+if not child:
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_lock_that_is_made_during_a_fork_is_not_released() -> None:
+    child = warm_python.run(MEANWHILE)
+    assert (child.returncode, child.stderr) == (0, "")

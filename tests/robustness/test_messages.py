@@ -134,6 +134,10 @@ PROVOKED: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
         lambda folder: fastio.load(plain(folder), policy="floppy"),
         ["floppy", "posix"],
     ),
+    "a name that is there twice": (
+        lambda folder: fastio.load(twice(folder), keys=["a.d"]),
+        ["no key 'a.d' among the 3 of the file; alike: 'a.c', 'a.b'$"],
+    ),
     "wrong progress": (
         lambda folder: fastio.load(plain(folder), progress=3),
         ["progress=3", "expected None, True or a function"],
@@ -189,9 +193,44 @@ COMMANDS: dict[str, tuple[Callable[[Path], list[object]], list[str]]] = {
     "explain a page": (
         lambda folder: ["explain", page(folder)], ["HTML page", "expected a .pt", "download"],
     ),
+    "inspect a cut array": (
+        lambda folder: ["inspect", cut_to(folder, -1)],
+        [r"cut.npy: .*needs 400 bytes, found 399 bytes: the file was cut short; download or copy it again\n"],
+    ),
+    "inspect a cut header": (
+        lambda folder: ["inspect", cut_to(folder, 2000)],
+        ["cut.npy: its header ends at byte 4096, found .*2,000 bytes.: the file was cut short; download"],
+    ),
+    "inspect a long number": (
+        lambda folder: ["inspect", numbered(folder)],
+        ["numbered.safetensors: its header is not the JSON it should be: a number is too large; download"],
+    ),
+    "inspect the memory": (
+        lambda folder: ["inspect", "/proc/self/mem"],
+        ["/proc/self/mem: read of the system's own file .name one on a disk. failed at offset 0: Input/output"],
+    ),
     "seal a .pt": (lambda folder: ["seal", plain(folder)], ["model.pt", "expected a file of safetensors"]),
     "tune nowhere": (lambda folder: ["dictionaries", "tune", folder / "no"], ["no", "no such folder", "make it"]),
 }  # fmt: skip
+
+
+def cut_to(folder: Path, nbytes: int) -> Path:
+    path = folder / "cut.npy"
+    fastio.save(torch.ones(100), path)
+    path.write_bytes(path.read_bytes()[:nbytes])
+    return path
+
+
+def numbered(folder: Path) -> Path:
+    header = ('{"a":{"dtype":"F32","shape":[%s],"data_offsets":[0,4]}}' % ("9" * 5000)).encode()
+    path = folder / "numbered.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    return path
+
+
+def twice(folder: Path) -> Path:
+    fastio.save({"a": {"b": torch.ones(2), "c": torch.ones(2)}, "a.b": torch.ones(2)}, folder / "twice.pt")
+    return folder / "twice.pt"
 
 
 def page(folder: Path) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from fastio._native import crc32 as crc32_of
@@ -28,6 +29,7 @@ LIMIT = 1 << 63
 _FORMAT = "fastio-checkpoint"
 _VERSION = 1
 _MOST_BYTES = 256 << 20
+_DEEPEST = 50  # levels of metadata in which the place of an error is looked for
 
 
 class File(NamedTuple):
@@ -90,9 +92,33 @@ def checked_metadata(metadata: Any) -> dict[str, Any]:
         return {}
     if not isinstance(metadata, dict):
         raise TypeError(f"metadata is {kind_of(metadata)}: expected a dict that JSON can hold")
-    kept: dict[str, Any] = json.loads(json.dumps(metadata, allow_nan=False))
+    try:
+        kept: dict[str, Any] = json.loads(json.dumps(metadata, allow_nan=False))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _unfit(metadata, "metadata", error) from None
     _require_unchanged(metadata, kept, "metadata")
     return kept
+
+
+def _unfit(value: Any, path: str, error: Exception, depth: int = 0) -> Exception:
+    """The error for what JSON cannot hold, of the same class, with the place of it."""
+    entries: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        entries = value.items()
+    elif isinstance(value, list | tuple):
+        entries = enumerate(value)
+    if entries and depth == _DEEPEST:
+        return ValueError(f"{path[:80]}... is nested too deep for JSON, or holds itself; put it into the state")
+    for key, entry in entries:
+        try:
+            json.dumps(entry, allow_nan=False)
+        except (ValueError, TypeError, RecursionError) as inner:
+            return _unfit(entry, f"{path}[{quoted(key)}]", inner, depth + 1)
+    said = f"{path} is {quoted(value)}" if isinstance(value, int | float) else f"{path} is {kind_of(value)}"
+    return type(error)(
+        f"{said}, which JSON cannot hold: expected text, True, False, None, finite numbers, and lists and dicts of "
+        "them; give str() of it, or put it into the state"
+    )
 
 
 def _require_unchanged(value: Any, kept: Any, path: str) -> None:

@@ -26,7 +26,7 @@ from fastio.checkpoint.restoring.step_memory import StepMemory, StepRecords
 from fastio.engine.background_job import Progress
 from fastio.engine.extent_reads import read_extents
 from fastio.engine.record_checksums import checksum, verify_records
-from fastio.errors import CorruptFileError, FormatError, TransferError, put_before
+from fastio.errors import CorruptFileError, FormatError, TransferError, kind_of, put_before
 from fastio.formats.pt import torch_probe
 from fastio.formats.pt.reader import Archive, NeedsTorchError, Reader, crc_mismatch, open_archive, unpickle
 from fastio.formats.pt.tensor_names import name_tensors_by
@@ -45,6 +45,10 @@ class Restored(NamedTuple):
     step: int
     state: Any
     metadata: dict[str, Any]
+
+    def __repr__(self) -> str:
+        """Without the state, whose text may be long."""
+        return f"Restored(step={self.step}, state={kind_of(self.state)}, metadata={self.metadata})"
 
 
 _ReadSummary = tuple[str, str, int]

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 
 from fastio.checkpoint.generators import state_in
-from fastio.checkpoint.restoring.load_state_dicts import has_load_hooks, tensors_of
+from fastio.checkpoint.restoring.load_state_dicts import has_load_hooks, loads_as_torch_does, tensors_of
 from fastio.checkpoint.restoring.relinking import Links
-from fastio.checkpoint.restoring.restore_targets import is_restored_in_place, takes_values
+from fastio.checkpoint.restoring.restore_targets import has_plain_memory, is_restored_in_place, takes_values
 from fastio.checkpoint.state import attributes_of, entries, find_holders, is_container, is_stateful, like
 from fastio.errors import CheckpointError, CorruptFileError, kind_of, put_before, quoted, shortened
+from fastio.formats.layout import storage_offset_bytes
+from fastio.formats.partial_overlaps import Saved, partial_overlap
 from fastio.memory.float4 import copyable
 from fastio.memory.raw_memory import mark_overwritten
 from fastio.sizes import exact_size
@@ -54,10 +56,27 @@ def bind(live: Any, saved: Any) -> Apply:
     and lists get the saved contents. Everything else is replaced by the saved value. References to a saved dict, list
     or tensor that was restored into a live one become references to the live one.
 
-    CheckpointError, naming the place, if the two trees do not have the same shape.
+    CheckpointError, naming the place, if the two trees do not have the same shape, or two live tensors share a part of
+    their memory and were not saved so.
     """
+    _require_kind(live, saved)
     binding = _Binding(find_holders(live, is_restored_in_place))
-    return binding.bind(live, saved, "state")
+    apply = binding.bind(live, saved, "state")
+    if both := partial_overlap(binding.filled):
+        raise CheckpointError(
+            f"{both[0]} and {both[1]} share a part of their memory, and were not saved so: one would overwrite the "
+            "other; nothing was restored; give one of them a clone()"
+        )
+    return apply
+
+
+def _require_kind(live: Any, saved: Any) -> None:
+    """Raise CheckpointError for a tree that is no dict, or no list or tuple, where that was saved."""
+    if is_restored_in_place(live) or not is_container(saved):
+        return
+    kinds = (dict,) if isinstance(saved, dict) else (list, tuple)
+    if not isinstance(live, kinds):
+        raise CheckpointError(f"state is {kind_of(live)}, but {kind_of(saved)} was saved; {_CURE}")
 
 
 class _Binding:
@@ -65,9 +84,11 @@ class _Binding:
         self._holders = holders
         self._bound: dict[tuple[int, int], _Once] = {}
         self._links = Links()
+        self.filled: list[tuple[str, torch.Tensor, Saved]] = []
 
     def bind(self, live: Any, saved: Any, path: str) -> Apply:
         if is_stateful(live):
+            self._note_state(live, saved, path)
             return lambda: _loaded(live, saved, path)
         if isinstance(live, torch.Tensor):
             return self._bind_tensor(live, saved, path)
@@ -109,6 +130,7 @@ class _Binding:
                 f"{path} is on {live.device}, but a tensor on {saved.device} was saved, and the meta device has no "
                 "values; restore without into="
             )
+        self._note(path, live, saved)
         if (type(saved), saved.dtype, saved.device) == (type(live), live.dtype, live.device):
             self._links.add(saved, live)
 
@@ -124,6 +146,22 @@ class _Binding:
             return live
 
         return apply
+
+    def _note(self, path: str, live: torch.Tensor, saved: torch.Tensor) -> None:
+        if has_plain_memory(live) and has_plain_memory(saved):
+            start = storage_offset_bytes(saved)
+            storage = (saved.device, saved.untyped_storage().data_ptr())
+            place = Saved(storage, start, saved.dtype, tuple(saved.shape), saved.stride())
+            self.filled.append((path, live, place))
+
+    def _note_state(self, live: Any, saved: Any, path: str) -> None:
+        """Note the tensors of a module or optimizer that are copied one to one."""
+        for keys, tensor in tensors_of(live) if loads_as_torch_does(live) else ():
+            found = saved
+            for key in keys:
+                found = found.get(key) if isinstance(found, dict) else None
+            if isinstance(found, torch.Tensor) and found.shape == tensor.shape:
+                self._note(f"{path}: its {'.'.join(map(str, keys))}", tensor, found)
 
     def _bind_dict(self, live: dict[Any, Any], saved: Any, path: str) -> Apply:
         if not isinstance(saved, dict):

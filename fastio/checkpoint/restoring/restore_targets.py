@@ -34,6 +34,12 @@ def takes_values(tensor: torch.Tensor) -> bool:
     return not (tensor.is_nested or is_lazy(tensor))
 
 
+def has_plain_memory(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is dense, of torch's own classes."""
+    is_plain = type(tensor) in _PLAIN and tensor.layout == torch.strided
+    return is_plain and not (tensor.is_quantized or tensor.is_nested)
+
+
 def find_targets(live: Any, outline: Outline, sizes: Mapping[str, int]) -> Targets:
     """Return the targets of a step with this outline in a live tree; ``sizes`` are the bytes of its records.
 
@@ -119,9 +125,7 @@ def _tensors(live: Any, holders: set[int]) -> Iterator[torch.Tensor]:
 
 def _memory(tensor: torch.Tensor) -> int:
     """Return the address of a plain tensor's storage; 0 for other tensors."""
-    is_plain = type(tensor) in _PLAIN and tensor.layout == torch.strided
-    is_plain = is_plain and not (tensor.is_quantized or tensor.is_nested)
-    return tensor.untyped_storage().data_ptr() if is_plain else 0
+    return tensor.untyped_storage().data_ptr() if has_plain_memory(tensor) else 0
 
 
 def _fits(live: torch.Tensor, pickled: PickledTensor, nbytes: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ from fastio.progress import shown
 from fastio.results import publish
 from fastio.runtime.gc_pause import gc_paused
 from fastio.runtime.interrupt_safe_thread import POLL_SECONDS, NoThreadError
-from fastio.sizes import format_size
+from fastio.sizes import exact_size, format_size
 
 _log = logging.getLogger("fastio.checkpoint")
 _PICKLE_PROTOCOL = 2
@@ -84,6 +85,7 @@ class Saver:
         self._hidden: list[int] = []  # steps whose files are still there
         self._refused_objects = RefusedObjects()
         self._is_closing = False
+        self._has_told_full = False
         self._order: int | None = None  # the number of saves into this folder; unknown before the first write
 
     @property
@@ -128,6 +130,7 @@ class Saver:
         )  # fmt: skip
         total = sum(nbytes for _, _, nbytes in storages)
         if settings.asynchronous and settings.memory_budget is not None and total > settings.memory_budget:
+            self._tell_full(total, settings.memory_budget)
             task = task._replace(chunk_memory=ChunkMemory(self._snapshot, settings.memory_budget, pause))
             with pause:
                 write = self._start(task, pause)
@@ -138,6 +141,19 @@ class Saver:
             self._copy(task, storages, base, pause)
         else:
             self._write_now(task, pause)
+
+    def _tell_full(self, nbytes: int, budget: int) -> None:
+        """Warn, once, that steps are full although they were to be incremental."""
+        if not self._settings.incremental or self._has_told_full:
+            return
+        self._has_told_full = True
+        warnings.warn(
+            f"{self._steps.path}: incremental=True has no effect: the state has {exact_size(nbytes)}, and "
+            f"memory_budget={exact_size(budget)} keeps no copy to compare the next step with; raise the budget, "
+            "or leave one of them out",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
     def _copy(self, task: Task, storages: Sequence[Storage], base: Manifest | None, pause: TrainingPause) -> None:
         """Take a snapshot and save it; storages that soon prove changed are written while others are compared."""

@@ -55,7 +55,7 @@ def lay_out(records: Records, archive: str, read: bool = True) -> Layout:
     """
     sizes = [nbytes for _, _, nbytes in records.storages]
     padding = _page_padding(records, archive)
-    paged = padding <= min(sum(sizes) * _LARGEST_WASTE, _MOST_HELD)
+    paged = any(sizes) and padding <= min(sum(sizes) * _LARGEST_WASTE, _MOST_HELD)
     alignment, held = (PAGE, padding) if paged else (_TORCH_ALIGNMENT, 0)
     largest = _LARGEST_COPY if read else 0
     while (small := sum(nbytes for nbytes in sizes if nbytes <= largest)) > _MOST_HELD - held:

@@ -18,13 +18,18 @@ _LARGEST = 1 << 1024  # integers from here on are larger than any float
 def parse(header: bytes) -> Any:
     """Return the JSON value of the bytes. ValueError or RecursionError if the library would not accept them."""
     text = header.decode()
-    return json.loads(
-        text,
-        object_pairs_hook=_unique,
-        parse_constant=_refuse_constant,
-        parse_float=_finite,
-        parse_int=_integer if "-0" in text else None,
-    )
+    try:
+        return json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            parse_int=_integer if "-0" in text else None,
+        )
+    except ValueError as error:
+        if "set_int_max_str_digits" in str(error):  # Python's own limit, of 4300 digits
+            raise ValueError("a number is too large") from None
+        raise
 
 
 def check_ignored(fields: list[tuple[str, Any]]) -> None:
