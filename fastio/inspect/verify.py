@@ -41,8 +41,8 @@ def verify(path: Path, *, progress: Progress = None) -> Verification:
 
     Reads the file once, in small blocks. Raises CorruptFileError naming the record or tensor that is damaged,
     FormatError for a file that is none of pt, safetensors or npy, and what ``open`` raises (FileNotFoundError,
-    IsADirectoryError, PermissionError). A zip file that is none of torch.save's is FormatError as well; its message says
-    what opens it.
+    IsADirectoryError, PermissionError). A zip file that is none of torch.save's is FormatError as well; its message
+    says what opens it.
 
     ``progress``: True for a progress bar, or a function of (bytes done, bytes in all), as for :func:`fastio.save`.
 
