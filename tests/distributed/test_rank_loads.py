@@ -76,10 +76,13 @@ def test_nested_states_are_filled_from_pt_files(
     assert ranks.run(rank_weights.load_into, str(tmp_path / "a.pt"), count, options)[:count] == [[]] * count
 
 
-def test_tensors_that_overlap_are_as_without_other_ranks(ranks: Ranks, tmp_path: Path) -> None:
+def test_tensors_that_share_a_part_of_their_memory_are_refused_by_all_ranks(ranks: Ranks, tmp_path: Path) -> None:
     state = {"one": torch.full((2_000_000,), 1.0), "other": torch.full((2_000_000,), 2.0), "third": torch.ones(300_000)}
     fastio.save_file(state, tmp_path / "a.safetensors")
-    assert ranks.run(rank_weights.overlapping, str(tmp_path / "a.safetensors")) == [(5e6, 1.0, 2.0, 3e5)] * WORLD
+    for kind, text, memory in ranks.run(rank_weights.overlapping, str(tmp_path / "a.safetensors")):
+        assert kind == "ModelMismatchError"
+        assert "'one' and 'other' share a part of their memory" in text
+        assert memory == 0
 
 
 @pytest.mark.parametrize("count", [2, 4])

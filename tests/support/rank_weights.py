@@ -96,12 +96,11 @@ def load_into(path: str, count: int, options: dict[str, Any]) -> Any:
     return differences(state["model"], state_of(1)["model"])
 
 
-def overlapping(path: str) -> Any:
-    """Load tensors that share memory, of which none includes the other; returns all of that memory."""
+def overlapping(path: str) -> tuple[str, str, float]:
+    """Load tensors that share a part of their memory; returns the error, and the sum of that memory."""
     memory = torch.zeros(3_000_000)
     state = {"one": memory[:2_000_000], "other": memory[1_000_000:], "third": torch.zeros(300_000)}
-    fastio.load_into(state, path, group=True)
-    return memory.sum().item(), memory[0].item(), memory[-1].item(), state["third"].sum().item()
+    return (*failing(fastio.load_into, state, path, group=True), memory.sum().item())
 
 
 def failing(load: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[str, str]:
