@@ -482,7 +482,7 @@ def test_misuse_raises_an_error_that_names_the_cause(store: BlockStore, tmp_path
         BlockStore(tmp_path, driver="floppy")
     with pytest.raises(ValueError, match="at least one folder"):
         BlockStore([])
-    with pytest.raises(ValueError, match="expected a block of 4,096 bytes or more"):
+    with pytest.raises(ValueError, match=r"expected 4,096 bytes \(a block\) or more"):
         BlockStore(tmp_path, 5)
     with pytest.raises(FolderMissingError):
         BlockStore(tmp_path / "none")

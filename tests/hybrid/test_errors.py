@@ -71,7 +71,9 @@ def test_unsupported_optimizers_raise_errors() -> None:
 
     model = MODELS["mlp"]()
     for kind in (torch.optim.RMSprop, Own):
-        with pytest.raises(TypeError, match=f"{kind.__name__}: Hybrid updates torch.optim's Adam, AdamW and SGD"):
+        with pytest.raises(
+            TypeError, match=f"{kind.__name__}: expected torch.optim's Adam, AdamW or SGD, which Hybrid updates"
+        ):
             of(model, kind(model.parameters(), lr=0.1))
     for setting in ("capturable", "differentiable"):
         optimizer = torch.optim.Adam(model.parameters(), **{setting: True})
