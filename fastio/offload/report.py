@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from fastio.offload import freed_blocks
 from fastio.offload.planning.fitting import Fit
 from fastio.offload.planning.schedule import Schedule
 from fastio.offload.simulation.timeline import Timeline
@@ -124,7 +124,7 @@ class Report:
     first iteration, and for shapes seen once. ``predicted_s`` and ``actual_s`` are the seconds of that iteration, from
     the beginning of forward until backward has its last saved tensor. ``store`` has the store's statistics, None if it
     keeps none. ``profiling_waited_s``: of the seconds that ``counts`` has for waits, those of the profiled passes.
-    ``on_cpu``: the saved tensors are in host memory.
+    ``on_cpu``: the saved tensors are in host memory. ``blocks_returned``: what is freed there goes back to the system.
     """
 
     policy: str
@@ -148,6 +148,7 @@ class Report:
     store: Any
     profiling_waited_s: float
     on_cpu: bool
+    blocks_returned: bool
 
     @property
     def traffic(self) -> dict[str, Traffic]:
@@ -199,11 +200,11 @@ class Report:
         return f"waiting: {share:.0%} of the {which}: {_ms(latest.waited_s)} of {_ms(latest.seconds)}"
 
     def _hint(self) -> list[str]:
-        if not self.on_cpu or self.kept_bytes == self.activation_bytes or _returns_blocks():
+        if not self.on_cpu or self.kept_bytes == self.activation_bytes or self.blocks_returned:
             return []
         return [
-            "  (no budget limits resident memory: operators take workspace, and glibc keeps",
-            "  freed blocks unless the process starts with MALLOC_MMAP_THRESHOLD_=1048576)",
+            "  (no budget limits resident memory: operators take workspace, and freed blocks",
+            "  stay with the process while memory is plenty, or with another allocator)",
         ]
 
     def _planned_lines(self) -> list[str]:
@@ -325,12 +326,8 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
         store=getattr(store, "stats", None),
         profiling_waited_s=planner.profiling_waited_s,
         on_cpu=planner.is_on_cpu,
+        blocks_returned=freed_blocks.are_returned(),
     )
-
-
-def _returns_blocks() -> bool:
-    """Whether the environment has glibc return freed blocks, by a lower threshold than its own."""
-    return "MALLOC_MMAP_THRESHOLD_" in os.environ or "mmap_threshold" in os.environ.get("GLIBC_TUNABLES", "")
 
 
 def _recomputed(counts: Counts) -> str:

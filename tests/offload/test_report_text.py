@@ -6,7 +6,6 @@ import dataclasses
 import re
 from pathlib import Path
 
-import pytest
 import torch
 from torch import nn
 
@@ -73,16 +72,11 @@ def test_gap_between_predicted_and_actual_is_explained_if_it_is_large(tmp_path: 
     assert "a gap means: it computed or transferred at another speed than they did" in str(far)
 
 
-def test_hint_at_resident_memory_is_for_the_cpu_without_the_setting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
-        monkeypatch.delenv(name, raising=False)
-    report = trained(tmp_path, 2)
-    assert "MALLOC_MMAP_THRESHOLD_=1048576" in str(report)
-    assert "MALLOC_MMAP_THRESHOLD_" not in str(dataclasses.replace(report, on_cpu=False))
-    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1048576")
-    assert "MALLOC_MMAP_THRESHOLD_" not in str(report)
+def test_hint_at_resident_memory_is_for_the_cpu_where_freed_blocks_stay(tmp_path: Path) -> None:
+    stays = dataclasses.replace(trained(tmp_path, 2), blocks_returned=False)
+    assert "freed blocks" in str(stays)
+    assert "freed blocks" not in str(dataclasses.replace(stays, on_cpu=False))
+    assert "freed blocks" not in str(dataclasses.replace(stays, blocks_returned=True))
 
 
 def test_waits_of_an_iteration_are_a_part_of_it(tmp_path: Path) -> None:
