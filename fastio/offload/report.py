@@ -114,7 +114,8 @@ class Report:
     ``budget``: bytes of memory for the saved tensors of the profiled pass, None if nothing limits them. ``fit`` says
     how it was chosen, if the user gave none. ``tightened``: how often it was halved, because memory had run out.
 
-    ``kept_bytes`` of the profiled pass stay in memory after forward, by the plan.
+    ``kept_bytes`` of the profiled pass stay in memory after forward, by the plan. ``awaits_plan``: none do, because
+    that pass moves everything, and no pass that follows a plan has begun.
 
     ``activations``, ``activation_bytes`` and ``forward_s`` (without waits) describe the profiled forward pass. ``kept``
     counts the activations that stay because backward needs them before they could be out and back. ``ratios`` has, for
@@ -138,6 +139,7 @@ class Report:
     planned_bytes: int
     recomputed_bytes: int
     kept_bytes: int
+    awaits_plan: bool
     kept: int
     ratios: tuple[float, ...]
     predicted: Timeline | None
@@ -185,8 +187,10 @@ class Report:
 
     def _memory_line(self) -> str:
         if not self.activations:
-            return "memory: not known yet, no forward pass has saved a tensor"
+            return "memory: not known yet, no forward pass has ended"
         budget = "no budget limits them" if self.budget is None else f"budget {_size(self.budget)}"
+        if self.awaits_plan:
+            return f"memory: all {_size(self.activation_bytes)} saved moved, nothing is planned yet; {budget}"
         if self.budget is not None and self.kept_bytes < min(self.budget, self.activation_bytes):
             budget += ", rest for transfers"
         return f"memory: {_size(self.kept_bytes)} of {_size(self.activation_bytes)} saved stay; {budget}"
@@ -293,13 +297,15 @@ class Report:
 def report(planner: Planner, counts: Counts, store: Any) -> Report:
     """Return a snapshot that later steps do not change."""
     profile = planner.latest
-    kept_bytes = 0
+    kept_bytes, awaits_plan = 0, False
     saved = [] if profile is None else profile.trace.saved
     planned = None if profile is None else profile.schedule
     predicted, actual_s = None, None
     if profile is not None:
         leaving = {*profile.selected, *profile.recomputed}
-        kept_bytes = sum(one.nbytes for i, one in enumerate(saved) if i not in leaving)
+        awaits_plan = not profile.placements
+        if not awaits_plan:
+            kept_bytes = sum(one.nbytes for i, one in enumerate(saved) if i not in leaving)
         predicted, actual_s = profile.compared(planner.window, planner.room_to_read(kept_bytes, 0))
     traffic = {tier: dataclasses.replace(one) for tier, one in counts.traffic.items()}
     return Report(
@@ -314,6 +320,7 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
         planned_bytes=0 if planned is None else sum(saved[i].nbytes for i in planned.selected),
         recomputed_bytes=0 if planned is None else sum(saved[i].nbytes for i in planned.recomputed),
         kept_bytes=kept_bytes,
+        awaits_plan=awaits_plan,
         kept=0 if profile is None else profile.kept,
         ratios=() if profile is None else profile.ratios,
         predicted=predicted,

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -88,6 +89,29 @@ def test_waits_of_an_iteration_are_a_part_of_it(tmp_path: Path) -> None:
     assert abs(total - report.counts.stalled_write_s - report.counts.stalled_read_s) < 1e-6
     half = dataclasses.replace(report, iterations=(Iteration(1, 1.0, 1.5, 1.5, 2.0, 0.5),))
     assert "waiting: 50% of the latest pass: 500.0 ms of 1000.0 ms" in str(half)
+
+
+def test_report_after_the_profiled_pass_says_that_all_moved(tmp_path: Path) -> None:
+    report = trained(tmp_path, 1)
+    saved = f"{report.activation_bytes / MIB:.1f} MiB"
+    assert str(report).splitlines()[0] == f"memory: all {saved} saved moved, nothing is planned yet; budget 4.0 MiB"
+    assert report.kept_bytes == 0
+    assert report.traffic["disk"].writes == report.activations
+
+
+def test_report_after_an_error_in_the_first_pass_does_not_say_that_nothing_was_saved(tmp_path: Path) -> None:
+    offload = fastio.Offload(store=tmp_path)
+    inputs = torch.randn(64, 256, requires_grad=True)
+
+    def forward() -> None:
+        with offload:
+            inputs.sin().sin()
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        forward()
+    assert str(offload.report()).startswith("memory: not known yet, no forward pass has ended")
+    offload.close()
 
 
 def test_report_before_the_first_pass_says_what_is_not_known(tmp_path: Path) -> None:
