@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _REMEMBERED = 20_000  # events: a few steps of a large model
 _ITERATIONS = 64
 _GAP = 0.25  # between the predicted and the actual seconds: above it, the report says what that means
+_TELLING_S = 600.0  # seconds of a store: before, its rate of writing says nothing about a drive's life
 _HIDES = {"fits": "hidden behind forward", "delayed": "not hidden behind forward"}
 
 
@@ -270,9 +271,9 @@ class Report:
             if one.writes or one.reads
         ]
         told = (
-            (counts.handed_back, "tensors were still in memory when backward needed them"),
+            (counts.handed_back, "tensors were still in memory when backward needed them: no read, no wait"),
             (counts.cancelled, "writes were dropped, because backward needed the tensor first"),
-            (counts.passed_through, "saved tensors never move: parameters, small ones, other layouts, devices"),
+            (counts.passed_through, "times a tensor stayed that never moves: parameter, small, other layout"),
             (counts.moved, "writes were in vain: the program moved the memory meanwhile"),
             (counts.refused, "writes failed: these tensors stayed in memory"),
             (counts.retried, "reads failed once, and were tried again"),
@@ -342,16 +343,16 @@ def _recomputed(counts: Counts) -> str:
 
 
 def _wear(store: Any) -> list[str]:
-    """How long the drive lasts at the rate of writing so far; nothing if nothing was written."""
-    if store is None or not store.drive_writes_per_day:
+    """How long the drive lasts at the mean rate of writing; nothing if nothing was written, or not for long enough."""
+    if store is None or not store.drive_writes_per_day or store.seconds < _TELLING_S:
         return []
     years = store.lifetime_days / 365
     lasts = (
         "over 100 years" if years > 100 else f"{years:.1f} years" if years >= 1 else f"{store.lifetime_days:.0f} days"
     )
     return [
-        f"  wear: at this rate the drive is written {store.drive_writes_per_day:.2g} times a day: one rated for",
-        f"  3 a day over 5 years lasts {lasts}",
+        f"  wear: training day and night writes the drive {store.drive_writes_per_day:.2g} times a day: one that",
+        f"  is rated for 3 a day over 5 years lasts {lasts}",
     ]
 
 

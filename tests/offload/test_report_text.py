@@ -53,7 +53,7 @@ def test_sums_since_the_start_are_told_apart_from_what_each_pass_does(tmp_path: 
     )
     assert all(line.startswith("  ") for line in [*lines[each + 1 : sums], *lines[sums + 1 :]])
     assert f"  profiled: {report.activations} saved tensors, " in "\n".join(lines[each:sums])
-    assert f"  {report.counts.passed_through} saved tensors never move: " in "\n".join(lines[sums:])
+    assert f"  {report.counts.passed_through} times a tensor stayed that never moves: " in "\n".join(lines[sums:])
 
 
 def test_waits_of_the_profiled_pass_are_told_apart(tmp_path: Path) -> None:
@@ -89,6 +89,16 @@ def test_waits_of_an_iteration_are_a_part_of_it(tmp_path: Path) -> None:
     assert abs(total - report.counts.stalled_write_s - report.counts.stalled_read_s) < 1e-6
     half = dataclasses.replace(report, iterations=(Iteration(1, 1.0, 1.5, 1.5, 2.0, 0.5),))
     assert "waiting: 50% of the latest pass: 500.0 ms of 1000.0 ms" in str(half)
+
+
+def test_wear_is_told_once_the_rate_of_writing_says_something(tmp_path: Path) -> None:
+    report = trained(tmp_path, 2)
+    early, later = (
+        str(dataclasses.replace(report, store=dataclasses.replace(report.store, seconds=seconds)))
+        for seconds in (599.0, 600.0)
+    )
+    assert "wear" not in early
+    assert "wear: training day and night writes the drive " in later
 
 
 def test_report_after_the_profiled_pass_says_that_all_moved(tmp_path: Path) -> None:
