@@ -47,10 +47,13 @@ class Offload(SavedTensors):
         budget: bytes (or "8GiB") of memory for saved tensors. None: what fits the device beside all else.
         host_budget: bytes of host memory (pinned for tensors on a GPU) for the tensors that come back soonest; the
             others go to the store.
-        policy: one of :data:`fastio.offload.planning.schedule.POLICIES`, a function with the arguments of
-            :func:`fastio.offload.planning.schedule.plan`, or what
+        policy: "flashneuron" (what the budget requires, by a plan), "optimal" (with the least transfer time), "joint"
+            (and recomputes what that makes faster), "all", "vdnn-all", "vdnn-conv", "vdnn-dyn" (inputs of layers by
+            kind) or "fastensor" (all, waiting for each); a function with the arguments of
+            :func:`fastio.offload.planning.schedule.plan`; or what
             ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` takes.
-        codec: see :func:`fastio.offload.codecs.encoding.encode`.
+        codec: exact: "lossless" (packs mostly zeros), "exponents" (and bfloat16 on the CPU), "csr" or "none". Rounding
+            for storage: "fp16", "bf16" or "csr+fp16". See :func:`fastio.offload.codecs.encoding.encode`.
         strict_paper: plan by the letter of FlashNeuron, section 3.3, with policy "flashneuron".
         force: the serial number of a device with a filesystem or a partition table, which is refused otherwise. A
             device in use is always refused.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from fastio.offload import freed_blocks
 from fastio.offload.planning.fitting import Fit
 from fastio.offload.planning.schedule import Schedule
 from fastio.offload.simulation.timeline import Timeline
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _REMEMBERED = 20_000  # events: a few steps of a large model
 _ITERATIONS = 64
 _GAP = 0.25  # between the predicted and the actual seconds: above it, the report says what that means
+_TELLING_S = 600.0  # seconds of a store: before, its rate of writing says nothing about a drive's life
 _HIDES = {"fits": "hidden behind forward", "delayed": "not hidden behind forward"}
 
 
@@ -114,7 +115,8 @@ class Report:
     ``budget``: bytes of memory for the saved tensors of the profiled pass, None if nothing limits them. ``fit`` says
     how it was chosen, if the user gave none. ``tightened``: how often it was halved, because memory had run out.
 
-    ``kept_bytes`` of the profiled pass stay in memory after forward, by the plan.
+    ``kept_bytes`` of the profiled pass stay in memory after forward, by the plan. ``awaits_plan``: none do, because
+    that pass moves everything, and no pass that follows a plan has begun.
 
     ``activations``, ``activation_bytes`` and ``forward_s`` (without waits) describe the profiled forward pass. ``kept``
     counts the activations that stay because backward needs them before they could be out and back. ``ratios`` has, for
@@ -124,7 +126,7 @@ class Report:
     first iteration, and for shapes seen once. ``predicted_s`` and ``actual_s`` are the seconds of that iteration, from
     the beginning of forward until backward has its last saved tensor. ``store`` has the store's statistics, None if it
     keeps none. ``profiling_waited_s``: of the seconds that ``counts`` has for waits, those of the profiled passes.
-    ``on_cpu``: the saved tensors are in host memory.
+    ``on_cpu``: the saved tensors are in host memory. ``blocks_returned``: what is freed there goes back to the system.
     """
 
     policy: str
@@ -138,6 +140,7 @@ class Report:
     planned_bytes: int
     recomputed_bytes: int
     kept_bytes: int
+    awaits_plan: bool
     kept: int
     ratios: tuple[float, ...]
     predicted: Timeline | None
@@ -148,6 +151,7 @@ class Report:
     store: Any
     profiling_waited_s: float
     on_cpu: bool
+    blocks_returned: bool
 
     @property
     def traffic(self) -> dict[str, Traffic]:
@@ -184,8 +188,10 @@ class Report:
 
     def _memory_line(self) -> str:
         if not self.activations:
-            return "memory: not known yet, no forward pass has saved a tensor"
+            return "memory: not known yet, no forward pass has ended"
         budget = "no budget limits them" if self.budget is None else f"budget {_size(self.budget)}"
+        if self.awaits_plan:
+            return f"memory: all {_size(self.activation_bytes)} saved moved, nothing is planned yet; {budget}"
         if self.budget is not None and self.kept_bytes < min(self.budget, self.activation_bytes):
             budget += ", rest for transfers"
         return f"memory: {_size(self.kept_bytes)} of {_size(self.activation_bytes)} saved stay; {budget}"
@@ -199,11 +205,11 @@ class Report:
         return f"waiting: {share:.0%} of the {which}: {_ms(latest.waited_s)} of {_ms(latest.seconds)}"
 
     def _hint(self) -> list[str]:
-        if not self.on_cpu or self.kept_bytes == self.activation_bytes or _returns_blocks():
+        if not self.on_cpu or self.kept_bytes == self.activation_bytes or self.blocks_returned:
             return []
         return [
-            "  (no budget limits resident memory: operators take workspace, and glibc keeps",
-            "  freed blocks unless the process starts with MALLOC_MMAP_THRESHOLD_=1048576)",
+            "  (no budget limits resident memory: operators take workspace, and freed blocks",
+            "  stay with the process while memory is plenty, or with another allocator)",
         ]
 
     def _planned_lines(self) -> list[str]:
@@ -265,9 +271,9 @@ class Report:
             if one.writes or one.reads
         ]
         told = (
-            (counts.handed_back, "tensors were still in memory when backward needed them"),
+            (counts.handed_back, "tensors were still in memory when backward needed them: no read, no wait"),
             (counts.cancelled, "writes were dropped, because backward needed the tensor first"),
-            (counts.passed_through, "saved tensors never move: parameters, small ones, other layouts, devices"),
+            (counts.passed_through, "times a tensor stayed that never moves: parameter, small, other layout"),
             (counts.moved, "writes were in vain: the program moved the memory meanwhile"),
             (counts.refused, "writes failed: these tensors stayed in memory"),
             (counts.retried, "reads failed once, and were tried again"),
@@ -292,13 +298,15 @@ class Report:
 def report(planner: Planner, counts: Counts, store: Any) -> Report:
     """Return a snapshot that later steps do not change."""
     profile = planner.latest
-    kept_bytes = 0
+    kept_bytes, awaits_plan = 0, False
     saved = [] if profile is None else profile.trace.saved
     planned = None if profile is None else profile.schedule
     predicted, actual_s = None, None
     if profile is not None:
         leaving = {*profile.selected, *profile.recomputed}
-        kept_bytes = sum(one.nbytes for i, one in enumerate(saved) if i not in leaving)
+        awaits_plan = not profile.placements
+        if not awaits_plan:
+            kept_bytes = sum(one.nbytes for i, one in enumerate(saved) if i not in leaving)
         predicted, actual_s = profile.compared(planner.window, planner.room_to_read(kept_bytes, 0))
     traffic = {tier: dataclasses.replace(one) for tier, one in counts.traffic.items()}
     return Report(
@@ -313,6 +321,7 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
         planned_bytes=0 if planned is None else sum(saved[i].nbytes for i in planned.selected),
         recomputed_bytes=0 if planned is None else sum(saved[i].nbytes for i in planned.recomputed),
         kept_bytes=kept_bytes,
+        awaits_plan=awaits_plan,
         kept=0 if profile is None else profile.kept,
         ratios=() if profile is None else profile.ratios,
         predicted=predicted,
@@ -325,12 +334,8 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
         store=getattr(store, "stats", None),
         profiling_waited_s=planner.profiling_waited_s,
         on_cpu=planner.is_on_cpu,
+        blocks_returned=freed_blocks.are_returned(),
     )
-
-
-def _returns_blocks() -> bool:
-    """Whether the environment has glibc return freed blocks, by a lower threshold than its own."""
-    return "MALLOC_MMAP_THRESHOLD_" in os.environ or "mmap_threshold" in os.environ.get("GLIBC_TUNABLES", "")
 
 
 def _recomputed(counts: Counts) -> str:
@@ -338,16 +343,16 @@ def _recomputed(counts: Counts) -> str:
 
 
 def _wear(store: Any) -> list[str]:
-    """How long the drive lasts at the rate of writing so far; nothing if nothing was written."""
-    if store is None or not store.drive_writes_per_day:
+    """How long the drive lasts at the mean rate of writing; nothing if nothing was written, or not for long enough."""
+    if store is None or not store.drive_writes_per_day or store.seconds < _TELLING_S:
         return []
     years = store.lifetime_days / 365
     lasts = (
         "over 100 years" if years > 100 else f"{years:.1f} years" if years >= 1 else f"{store.lifetime_days:.0f} days"
     )
     return [
-        f"  wear: at this rate the drive is written {store.drive_writes_per_day:.2g} times a day: one rated for",
-        f"  3 a day over 5 years lasts {lasts}",
+        f"  wear: training day and night writes the drive {store.drive_writes_per_day:.2g} times a day: one that",
+        f"  is rated for 3 a day over 5 years lasts {lasts}",
     ]
 
 

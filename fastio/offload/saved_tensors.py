@@ -24,6 +24,7 @@ from fastio.offload.autograd.thread_pass import PendingMove, ThreadPass
 from fastio.offload.autograd.views import view_of
 from fastio.offload.codecs.encoding import Codec
 from fastio.offload.codecs.saved_tensor_encoding import pack, unpack
+from fastio.offload.freed_blocks import FreedBlocks
 from fastio.offload.out_of_memory import is_out_of_memory
 from fastio.offload.planning.planner import Planner
 from fastio.offload.recompute.recipe import Hold
@@ -51,6 +52,7 @@ class SavedTensors:
         self._tiers = tiers
         self._threads = threads
         self._codec = codec
+        self._freed = FreedBlocks(planner.given_budget is not None)
         self._lock = threading.Lock()
         self._released: deque[HandleRef | Hold] = deque()  # of handles that are gone
         self._on_release = DeferredWeakrefCallback(
@@ -149,6 +151,8 @@ class SavedTensors:
         saved, view, (_, waits, encodes, tier) = move
         if saved.index not in self._saved_tensors:
             return  # backward ran inside the context and released it
+        if saved.accelerator is None:
+            self._freed.moved(saved.nbytes, step.number)
         if not step.is_steady:
             step.begin_move_out()
         began = time.perf_counter()

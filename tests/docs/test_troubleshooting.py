@@ -14,6 +14,8 @@ PAGE = ROOT / "docs" / "troubleshooting.md"
 OTHERS = {
     "Weights only load failed",
     "No space left on device",
+    "DefaultCPUAllocator: can't allocate memory",
+    "CUDA out of memory",
 }
 
 

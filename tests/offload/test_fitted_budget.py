@@ -1,9 +1,8 @@
-"""The budget that Offload chooses on the CPU, if none is given: what is available to the process."""
+"""Training on the CPU within a limit of memory, and the budget that Offload chooses if none is given."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,8 @@ def train(depth, rows, around, steps):
         optimizer.step()
     return zlib.crc32(b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters()))
 
-offload = fastio.Offload(store=folder) if way == "offload" else contextlib.nullcontext()
+budget = None if way == "offload" else way
+offload = contextlib.nullcontext() if way == "plain" else fastio.Offload(store=folder, budget=budget)
 train(2, 512, offload, 3)  # threads and their stacks, libraries
 if limit:
     with open("/proc/self/status") as file:
@@ -45,9 +45,9 @@ try:
     answer["bits"] = train(48, 8192, offload, 2)
 except RuntimeError as error:
     answer["error"] = str(error)
-if way == "offload":
+if way != "plain":
     report = offload.report()
-    answer.update(fit=vars(report.fit), moved=len(report.planned.selected), report=str(report))
+    answer.update(fit=report.fit and vars(report.fit), moved=len(report.planned.selected), report=str(report))
     offload.close()
 print(json.dumps(answer))
 """
@@ -56,11 +56,20 @@ SAVED = 48 * 8192 * 128 * 4
 
 def trained(way: str, limit: int, folder: Path) -> dict[str, Any]:
     """Train in a process that may take ``limit`` more bytes than when it begins; 0 for any number."""
-    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}  # memory that is freed goes back to the system
-    done = warm_python.run(TRAINING, way, str(limit), str(folder), folder=folder, environment=environment)
+    done = warm_python.run(TRAINING, way, str(limit), str(folder), folder=folder)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
+
+
+@pytest.mark.slow
+def test_a_budget_limits_the_memory_of_the_process(tmp_path: Path) -> None:
+    limit = SAVED * 2 // 3
+    plain = trained("plain", 0, tmp_path)
+    assert "can't allocate memory" in trained("plain", limit, tmp_path)["error"]
+    mine = trained("16MiB", limit, tmp_path)
+    assert mine.get("error") is None
+    assert mine["bits"] == plain["bits"]
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -170,7 +171,9 @@ def test_plan_keeps_as_many_bytes_as_the_budget_allows(store: SlowStore) -> None
 def test_infeasible_budget_raises_an_error_before_forward(store: SlowStore) -> None:
     model, loss = transformer()
     offload = Offload(store=store, budget=5000)
-    trained(model, loss, offload)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # one cause, one message
+        trained(model, loss, offload)
     with pytest.raises(InfeasibleBudget, match="largest saved tensor"):
         offload.__enter__()
 

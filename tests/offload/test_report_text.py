@@ -53,7 +53,7 @@ def test_sums_since_the_start_are_told_apart_from_what_each_pass_does(tmp_path: 
     )
     assert all(line.startswith("  ") for line in [*lines[each + 1 : sums], *lines[sums + 1 :]])
     assert f"  profiled: {report.activations} saved tensors, " in "\n".join(lines[each:sums])
-    assert f"  {report.counts.passed_through} saved tensors never move: " in "\n".join(lines[sums:])
+    assert f"  {report.counts.passed_through} times a tensor stayed that never moves: " in "\n".join(lines[sums:])
 
 
 def test_waits_of_the_profiled_pass_are_told_apart(tmp_path: Path) -> None:
@@ -73,16 +73,11 @@ def test_gap_between_predicted_and_actual_is_explained_if_it_is_large(tmp_path: 
     assert "a gap means: it computed or transferred at another speed than they did" in str(far)
 
 
-def test_hint_at_resident_memory_is_for_the_cpu_without_the_setting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
-        monkeypatch.delenv(name, raising=False)
-    report = trained(tmp_path, 2)
-    assert "MALLOC_MMAP_THRESHOLD_=1048576" in str(report)
-    assert "MALLOC_MMAP_THRESHOLD_" not in str(dataclasses.replace(report, on_cpu=False))
-    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1048576")
-    assert "MALLOC_MMAP_THRESHOLD_" not in str(report)
+def test_hint_at_resident_memory_is_for_the_cpu_where_freed_blocks_stay(tmp_path: Path) -> None:
+    stays = dataclasses.replace(trained(tmp_path, 2), blocks_returned=False)
+    assert "freed blocks" in str(stays)
+    assert "freed blocks" not in str(dataclasses.replace(stays, on_cpu=False))
+    assert "freed blocks" not in str(dataclasses.replace(stays, blocks_returned=True))
 
 
 def test_waits_of_an_iteration_are_a_part_of_it(tmp_path: Path) -> None:
@@ -94,6 +89,39 @@ def test_waits_of_an_iteration_are_a_part_of_it(tmp_path: Path) -> None:
     assert abs(total - report.counts.stalled_write_s - report.counts.stalled_read_s) < 1e-6
     half = dataclasses.replace(report, iterations=(Iteration(1, 1.0, 1.5, 1.5, 2.0, 0.5),))
     assert "waiting: 50% of the latest pass: 500.0 ms of 1000.0 ms" in str(half)
+
+
+def test_wear_is_told_once_the_rate_of_writing_says_something(tmp_path: Path) -> None:
+    report = trained(tmp_path, 2)
+    early, later = (
+        str(dataclasses.replace(report, store=dataclasses.replace(report.store, seconds=seconds)))
+        for seconds in (599.0, 600.0)
+    )
+    assert "wear" not in early
+    assert "wear: training day and night writes the drive " in later
+
+
+def test_report_after_the_profiled_pass_says_that_all_moved(tmp_path: Path) -> None:
+    report = trained(tmp_path, 1)
+    saved = f"{report.activation_bytes / MIB:.1f} MiB"
+    assert str(report).splitlines()[0] == f"memory: all {saved} saved moved, nothing is planned yet; budget 4.0 MiB"
+    assert report.kept_bytes == 0
+    assert report.traffic["disk"].writes == report.activations
+
+
+def test_report_after_an_error_in_the_first_pass_does_not_say_that_nothing_was_saved(tmp_path: Path) -> None:
+    offload = fastio.Offload(store=tmp_path)
+    inputs = torch.randn(64, 256, requires_grad=True)
+
+    def forward() -> None:
+        with offload:
+            inputs.sin().sin()
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        forward()
+    assert str(offload.report()).startswith("memory: not known yet, no forward pass has ended")
+    offload.close()
 
 
 def test_report_before_the_first_pass_says_what_is_not_known(tmp_path: Path) -> None:

@@ -229,10 +229,13 @@ class Planner:
     def warn_of_excess(self, trace: Trace) -> None:
         """Warn once if one operator saved more than the budget: no plan can keep it then.
 
-        A budget of 0 means as little memory as possible, and never warns.
+        A budget of 0 means as little memory as possible, and never warns. If a single one exceeds the budget, there is
+        no plan: InfeasibleBudget says so.
         """
         budget, need = self._settings.budget, trace.working_set
         if budget and need > budget and not self._warned:
+            if self.policy not in UNPLANNED and max(saved.nbytes for saved in trace.saved) > budget:
+                return
             self._warned = True
             warnings.warn(
                 f"budget is {budget} bytes, and the tensors that one operator saved, which backward needs at once, "
