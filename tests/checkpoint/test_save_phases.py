@@ -69,6 +69,7 @@ def test_interrupted_copy_leaves_no_step(
         check(checkpointer, 2, state)
 
 
+@pytest.mark.filterwarnings("ignore:.*incremental=True has no effect")
 def test_step_after_a_chunked_save_is_not_compared_with_its_chunks(tmp_path: Path) -> None:
     """A state larger than the budget uses the snapshot's memory for its chunks, which makes the snapshot invalid."""
     small = {"tensor": torch.arange(30 << 20, dtype=torch.uint8)}
