@@ -140,7 +140,8 @@ def _common_prefix(missing: list[str], files: WeightFiles) -> str:
         if missing and found.endswith(f".{missing[0]}"):
             prefix = found.removesuffix(missing[0])
             if all(f"{prefix}{name}" in files.file_of for name in missing):
-                return f"; all that are missing are there behind {quoted(prefix)}: load them by fastio.load(keys=...)"
+                call = f"fastio.load_into({{{quoted(prefix[:-1])}: module.state_dict()}}, ..., strict=False)"
+                return f"; all that are missing are there behind {quoted(prefix)}: load them by {call}"
     return ""
 
 

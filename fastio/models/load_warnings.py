@@ -37,6 +37,16 @@ def warn_of_meta_buffers(model: torch.nn.Module) -> None:
         )
 
 
+def warn_of_no_tensors(state: dict[str, Any]) -> None:
+    """Warn of a state of other things than tensors, such as modules, into which nothing is loaded."""
+    if state:
+        warnings.warn(
+            "load_into: nothing was loaded: the state has no tensors; of a module, give its state_dict()",
+            RuntimeWarning,
+            stacklevel=_TO_CALLER,
+        )
+
+
 def warn_of_nothing_loaded(function: str, state: str, plan: LoadPlan, filename: Any, is_meta: bool = False) -> None:
     """Warn if names are missing and none was loaded, which ``strict=False`` allows.
 
@@ -50,7 +60,9 @@ def warn_of_nothing_loaded(function: str, state: str, plan: LoadPlan, filename: 
         alike = [f"{prefix}{name}" for prefix, name in behind.items()]
         prefix = quoted(next(iter(behind))[:-1])
         empty = "; before that, module.to_empty(device='cpu') gives it memory" if is_meta else ""
-        cure = f"load a part of a model as fastio.load_into({{{prefix}: {state}}}, {where}, strict=False){empty}"
+        others = "" if len(behind) == 1 else f" (with the prefix of your part: {len(behind)} fit)"
+        call = f"fastio.load_into({{{prefix}: {state}}}, {where}, strict=False)"
+        cure = f"load a part of a model as {call}{others}{empty}"
     elif before:
         alike = plan.unexpected
         cure = f"fill what is behind {quoted(next(iter(before)))} alone"

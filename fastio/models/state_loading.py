@@ -15,7 +15,7 @@ from fastio.formats.named_tensors import named_tensors
 from fastio.models.device_places import device_places
 from fastio.models.in_place import copy_into
 from fastio.models.load_plan import STATE
-from fastio.models.load_warnings import warn_of_nothing_loaded
+from fastio.models.load_warnings import warn_of_no_tensors, warn_of_nothing_loaded
 from fastio.models.loading import Load
 from fastio.models.module_tensors import ModuleTensors, is_tensor_of_tensors
 from fastio.models.rank_group import rank_group, together
@@ -83,6 +83,8 @@ def load_into(
         for name, tensor in got.new.items():
             copy_into(found.tensors[name], tensor)
         warn_of_nothing_loaded("load_into", "state", got.plan, filename)
+        if not found.tensors:
+            warn_of_no_tensors(state)
         return got.plan.result(got.damaged)
 
 

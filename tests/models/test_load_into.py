@@ -134,3 +134,21 @@ def test_dictionaries_know_loads_into_used_memory_apart(tmp_path: Path) -> None:
         fastio.load_into(state, tmp_path / "a", atomic=atomic, policy=dictionary)
         assert torch.equal(state["a"], tensors["a"])
         assert {context.format for context in dictionary.tuners} == {expected}
+
+
+def test_modules_in_place_of_their_tensors_warn_that_nothing_was_loaded(tmp_path: Path) -> None:
+    path, layer = tmp_path / "a.safetensors", torch.nn.Linear(2, 2)
+    fastio.save_file({"layers.1.weight": torch.ones(2, 2), "layers.1.bias": torch.ones(2)}, path)
+    with pytest.warns(RuntimeWarning, match=r"nothing was loaded: the state has no tensors; .* state_dict\(\)"):
+        fastio.load_into({"layers": {"1": layer}}, path, strict=False)
+
+
+def test_the_cure_for_a_part_of_a_model_loads_it(tmp_path: Path) -> None:
+    path, module = tmp_path / "a.safetensors", torch.nn.Linear(2, 2)
+    fastio.save_file({"layers.1.weight": torch.ones(2, 2), "layers.1.bias": torch.ones(2), "x": torch.ones(1)}, path)
+    with pytest.raises(fastio.ModelMismatchError) as caught:
+        fastio.load_model(module, path)
+    call = str(caught.value).partition("load them by ")[2].partition(", ...,")
+    eval(f"{call[0]}, path, {call[2].partition(')')[0]})", {"fastio": fastio, "module": module, "path": path})
+    assert module.weight.sum() == 4
+    assert module.bias.sum() == 2
