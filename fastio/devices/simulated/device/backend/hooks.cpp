@@ -69,7 +69,8 @@ struct DeviceMemoryAllocator final : AllocatorBase {
         counters.peak_reserved = counters.reserved;
     }
 
-    std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    // Virtual since torch 2.10.
+    std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) {
         Lock lock(machine().mutex);
         const size_t limit = machine().settings.devices.at(device).memory_limit;
         return {limit - std::min(limit, memory_counters(device).reserved), limit};
