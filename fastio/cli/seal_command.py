@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from fastio.cli.files import files_of
-from fastio.cli.messages import DAMAGED, TROUBLE, complain, echo_json, is_damage, one_line, visible
-from fastio.cli.verify_command import DAMAGE, UNREADABLE
+from fastio.cli.messages import complain, echo_json, is_damage, one_line, visible
+from fastio.cli.verify_command import DAMAGE, UNREADABLE, end_with
 from fastio.engine.delayed_progress import after_a_second
 from fastio.errors import FastIOError
 from fastio.inspect.seal import Sealed
@@ -42,8 +42,7 @@ def seal(paths: tuple[str, ...], hashes: bool, as_json: bool) -> None:
                     _tell(sealed)
     if as_json:
         echo_json(outcomes)
-    statuses = {outcome["status"] for outcome in outcomes}
-    click.get_current_context().exit(DAMAGED if DAMAGE in statuses else TROUBLE if UNREADABLE in statuses else 0)
+    end_with({outcome["status"] for outcome in outcomes})
 
 
 def _failed(path: str, error: FastIOError | OSError) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import asdict, dataclass
 
 import click
@@ -48,7 +48,11 @@ def verify(paths: tuple[str, ...], as_json: bool) -> None:
                 _tell(outcome)
     if as_json:
         echo_json([asdict(outcome) for outcome in outcomes])
-    statuses = {outcome.status for outcome in outcomes}
+    end_with({outcome.status for outcome in outcomes})
+
+
+def end_with(statuses: Set[str]) -> None:
+    """End the command with the exit status of these outcomes: damage outweighs what cannot be read."""
     click.get_current_context().exit(DAMAGED if DAMAGE in statuses else TROUBLE if UNREADABLE in statuses else 0)
 
 

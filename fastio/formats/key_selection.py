@@ -7,16 +7,14 @@ where a name can be divided in several ways, the longest first key that fits cou
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from fastio.errors import TensorMissingError, UnsupportedError, kind_of, quoted
+from fastio.formats.alike_names import alike_names
 
 Tree = dict[Any, "Tree | None"]
 """The selected keys of a dict: each with the selection in its value, or None for all of it."""
-
-_MOST_NAMES = 10_000  # that are compared with a missing one
 
 
 def checked(keys: Iterable[str]) -> tuple[str, ...]:
@@ -117,7 +115,7 @@ def _entries(value: Any) -> Mapping[Any, Any] | None:
 
 def _missing(path: str, name: str, root: dict[Any, Any]) -> TensorMissingError:
     names = list(dict.fromkeys(_names(root)))
-    alike = difflib.get_close_matches(name, names, n=3) if len(names) < _MOST_NAMES else []
+    alike = alike_names(name, names)
     if alike:
         cure = f"alike: {', '.join(map(quoted, alike))}"
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,8 +9,7 @@ import torch
 
 from fastio.devices.argument import named_device
 from fastio.errors import quoted
-
-_MOST_NAMES = 10_000  # among which alike ones are looked for
+from fastio.formats.alike_names import alike_names
 
 
 def device_places(device: Any) -> Callable[[str], torch.device]:
@@ -48,7 +46,7 @@ def check_names(device: Any, model: torch.nn.Module) -> None:
     names = {name for part in parts for name, _ in part(remove_duplicate=False)}
     for prefix in device:
         if prefix not in names:
-            alike = difflib.get_close_matches(prefix, names, n=3) if len(names) < _MOST_NAMES else []
+            alike = alike_names(prefix, names)
             cure = f"alike: {', '.join(map(quoted, alike))}" if alike else "model.named_modules() lists the names"
             raise ValueError(
                 f"device has the key {quoted(prefix)}, which is no name in this {type(model).__name__}; {cure}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import warnings
 from collections import Counter
@@ -13,10 +12,10 @@ import torch
 
 from fastio.errors import quoted
 from fastio.files.open_file import is_path
+from fastio.formats.alike_names import alike_names
 from fastio.models.load_plan import LoadPlan
 from fastio.models.partial_load import listed
 
-_MOST_NAMES = 10_000  # that are compared with a missing one
 _TO_CALLER = 3  # levels of the stack: the caller of load_model or load_into
 
 
@@ -67,8 +66,7 @@ def warn_of_nothing_loaded(function: str, state: str, plan: LoadPlan, filename: 
         alike = plan.unexpected
         cure = f"fill what is behind {quoted(next(iter(before)))} alone"
     else:
-        few = plan.unexpected if len(plan.unexpected) < _MOST_NAMES else []
-        alike = difflib.get_close_matches(plan.missing[0], few, n=3) or plan.unexpected
+        alike = alike_names(plan.missing[0], plan.unexpected) or plan.unexpected
         cure = "name the files of this model, or rename the tensors"
     said = "; ".join(
         [*listed("expected", plan.missing), *(listed("the files have", alike) or ["the files have no tensors"]), cure]

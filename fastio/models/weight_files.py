@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +12,7 @@ from fastio.errors import ChecksumError, CorruptFileError, FormatError, TensorMi
 from fastio.files.open_file import check_regular, is_path, translate_open_limit
 from fastio.files.unchanged import Unchanged
 from fastio.formats import dense_tensors
+from fastio.formats.alike_names import alike_names
 from fastio.formats.detect import HEAD_BYTES, PT, SAFETENSORS, detect, is_legacy
 from fastio.formats.pt import tensor_table as pt_tensor_table
 from fastio.formats.safetensors import tensor_table
@@ -137,7 +137,7 @@ class WeightFiles:
     def entry(self, name: str) -> Entry:
         """Where a tensor lies in its file. TensorMissingError for a name that no file has."""
         if name not in self.file_of:
-            alike = difflib.get_close_matches(name, self.file_of, n=3) if len(self.file_of) < 10_000 else []
+            alike = alike_names(name, self.file_of)
             cure = f"; alike: {', '.join(map(quoted, alike))}" if alike else "; keys() lists the names"
             raise TensorMissingError(
                 f"{self.described}: no tensor {quoted(name)} among the {len(self.file_of)} there{cure}"

@@ -62,24 +62,31 @@ def trained(way: str, limit: int, folder: Path) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.slow
-def test_a_budget_limits_the_memory_of_the_process(tmp_path: Path) -> None:
-    limit = SAVED * 2 // 3
-    plain = trained("plain", 0, tmp_path)
-    assert "can't allocate memory" in trained("plain", limit, tmp_path)["error"]
-    mine = trained("16MiB", limit, tmp_path)
+@pytest.fixture(scope="module")
+def plain_bits(tmp_path_factory: pytest.TempPathFactory) -> int:
+    """The parameters of plain training without a limit."""
+    bits: int = trained("plain", 0, tmp_path_factory.mktemp("plain"))["bits"]
+    return bits
+
+
+def trained_within(limit: int, way: str, plain_bits: int, folder: Path) -> dict[str, Any]:
+    """What trains by this way within a limit that plain training exceeds, with its bits."""
+    assert "can't allocate memory" in trained("plain", limit, folder)["error"]
+    mine = trained(way, limit, folder)
     assert mine.get("error") is None
-    assert mine["bits"] == plain["bits"]
+    assert mine["bits"] == plain_bits
+    return mine
 
 
 @pytest.mark.slow
-def test_a_training_larger_than_the_process_may_be_trains_with_no_budget_given(tmp_path: Path) -> None:
+def test_a_budget_limits_the_memory_of_the_process(tmp_path: Path, plain_bits: int) -> None:
+    trained_within(SAVED * 2 // 3, "16MiB", plain_bits, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_training_larger_than_the_process_may_be_trains_with_no_budget_given(tmp_path: Path, plain_bits: int) -> None:
     limit = SAVED * 3 // 4
-    plain = trained("plain", 0, tmp_path)
-    assert "can't allocate memory" in trained("plain", limit, tmp_path)["error"]
-    mine = trained("offload", limit, tmp_path)
-    assert mine.get("error") is None
-    assert mine["bits"] == plain["bits"]
+    mine = trained_within(limit, "offload", plain_bits, tmp_path)
     fit = mine["fit"]
     assert fit["device"] == "cpu"
     assert fit["limit"] <= limit
