@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
+from collections import defaultdict, deque
 from functools import partial
 
 import torch
@@ -42,7 +42,7 @@ class HostTier(Tier):
         self._copies: dict[torch.device, CpuCopies] = {}
         # Free blocks by size, oldest first: a training uses the same ones in each step. Copies may still use those that
         # were freed in this epoch: until the copies out follow all others, which begins the next one.
-        self._free: dict[int, deque[tuple[int, int]]] = {}  # address and epoch
+        self._free: defaultdict[int, deque[tuple[int, int]]] = defaultdict(deque)  # address and epoch
         self._epoch = 0
 
     def move_out(self, saved: SavedTensor, waits: bool) -> bool:
@@ -184,8 +184,6 @@ class HostTier(Tier):
                 self._follow_all()
             saved.block = blocks[0][0]  # no interrupt comes between this and the next line
             blocks.popleft()
-            if not blocks:
-                del self._free[nbytes]
             return True
         with contextlib.suppress(ArenaFullError):
             saved.block = self._slab.resident(nbytes)
@@ -203,7 +201,7 @@ class HostTier(Tier):
     def _release(self, saved: SavedTensor) -> None:
         block, saved.block = saved.block, None
         if block is not None:
-            self._free.setdefault(saved.stored_nbytes, deque()).append((block, self._epoch))
+            self._free[saved.stored_nbytes].append((block, self._epoch))
 
 
 def _buffer_for(saved: SavedTensor) -> Buffer:
