@@ -21,6 +21,7 @@ SUBCOMMANDS = {
     "io": ("io.command", "Bandwidth and processor time by tool and size."),
     "model": ("model.command", "Seconds to save and to load real models."),
     "offload": ("offload.command", "Training with activations offloaded."),
+    "papers": ("papers.command", "The papers' figures, ours, and what answers each."),
     "peers": ("peers.command", "The same work by other libraries and by fastio."),
     "report": ("report.command", "One HTML page of the results in a folder."),
     "store": ("store.command", "The block store of activations beside fio."),
