@@ -6,7 +6,6 @@ docs/papers.md has the same rows without figures: :func:`markdown`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
 from fastio_bench.papers.beside import ORIGIN
 from fastio_bench.papers.rows import fastensor, flashneuron, memferry, vdnn
@@ -42,12 +41,9 @@ def table(documents: Sequence[Document]) -> ResultTable:
 
 
 def markdown() -> str:
-    """What answers each table and figure, or why none does: the table of docs/papers.md."""
+    """What answers each figure, or why none does: the table of docs/papers.md."""
     lines = ["| paper | of it | what | by | command, or why not |", "|---|---|---|---|---|"]
-    for (paper, place, way), group in groupby(rows(), key=lambda row: (row.paper, row.place, row.way)):
-        own = list(group)
-        commands = dict.fromkeys(f"`{row.command}`" for row in own if row.command)
-        reasons = dict.fromkeys(row.reason for row in own if row.reason)
-        whats = "; ".join(row.what for row in own)
-        lines.append(f"| {paper} | {place} | {whats} | {way} | {'; '.join((*commands, *reasons))} |")
+    for row in rows():
+        told = "; ".join(filter(None, (f"`{row.command}`" if row.command else "", row.reason)))
+        lines.append(f"| {row.paper} | {row.place} | {row.what} | {row.way} | {told or '-'} |")
     return "\n".join(lines)

@@ -145,6 +145,12 @@ class TestFigures:
         assert flashneuron.cost() == pytest.approx(35.3, abs=0.05)
         assert flashneuron.endurance_days() == pytest.approx(307, abs=1)
 
+    def test_more_gpus_take_no_longer(self) -> None:
+        shares = [memferry.parallel("Transformer-XL 4.3B", gpus) for gpus in (1, 2, 4, 8)]
+        assert shares[0] == 1
+        assert shares == sorted(shares, reverse=True)
+        assert shares[-1] > 1 / 8  # parameters still have to come
+
     def test_reading_in_place_pays_for_embeddings_alone(self) -> None:
         assert memferry.in_place(0) < 1 < memferry.in_place(2)
 
