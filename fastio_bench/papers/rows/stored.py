@@ -106,7 +106,9 @@ def deepest(document: Document) -> float | None:
 
 
 def device_memory(document: Document) -> float | None:
-    """The least device memory of an offloaded step, in % of a plain one's; on a simulated device or a real one."""
+    """The least memory of an offloaded step on the simulated device, in % of a plain one's."""
+    if document.settings.get("device") != "simulated":
+        return None
     peaks: dict[str, list[int]] = {}
     for one in found(document, "device_steps"):
         peaks.setdefault(one["way"], []).append(one["peak_bytes"])
