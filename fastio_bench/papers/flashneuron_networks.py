@@ -15,6 +15,7 @@ from fastio.offload.planning.overlap import ActivationProfile
 from fastio_bench.papers.capacity import Workload, largest_runnable
 from fastio_bench.papers.offload_simulated import V100_SSD, Machine, plain
 from fastio_bench.papers.vgg_shapes import ITEM
+from fastio_bench.workloads.shapes import POSITIONS, SEGMENTS, VOCABULARY
 
 _STEM = 64 * 112**2 * 3 + 3 * 224**2  # values: the image, and the first convolution, its norm and its ReLU
 _PIXELS = (56**2, 28**2, 14**2, 7**2)  # of each stage
@@ -48,13 +49,17 @@ class Network:
 
     @cached_property
     def plain_batch(self) -> int:
-        """The largest batch that trains without offload."""
-        return largest_runnable(self.workload, V100_SSD.memory, plain)
+        """The largest batch that the V100 trains without offload."""
+        return self.batches(V100_SSD.memory)[0]
 
     @cached_property
     def largest_batch(self) -> int:
-        """The largest batch that trains if every block's tensors may leave: the memory holds the largest blocks."""
-        return largest_runnable(self.workload, V100_SSD.memory, "optimal")
+        """The largest batch that the V100 trains with offload."""
+        return self.batches(V100_SSD.memory)[1]
+
+    def batches(self, memory: int) -> tuple[int, int]:
+        """The largest batch that trains in so many bytes without offload, and if every block's tensors may leave."""
+        return largest_runnable(self.workload, memory, plain), largest_runnable(self.workload, memory, "optimal")
 
     @property
     def kept_share(self) -> float:
@@ -92,11 +97,19 @@ def densenet_1001(layers: Sequence[int] = (30, 61, 244, 163)) -> Network:
     return Network("DenseNet-1001", tuple(kept), (weights + 2 * channels + 1000 * (channels + 1)) * ITEM, 3)
 
 
-def bert_xlarge(blocks: int = 48, hidden: int = 1024, heads: int = 16, length: int = 384) -> Network:
-    """48 encoder blocks: each keeps 24 tensors of its width, counting wider ones, and the scores of attention twice."""
-    kept = (24 * length * hidden + 2 * heads * length**2) * ITEM
-    weights = (30522 + 512 + 2 + 2) * hidden + blocks * (12 * hidden**2 + 13 * hidden) + hidden**2 + hidden
-    return Network("BERT-XLarge", (length * hidden * ITEM, *[kept] * blocks), weights * ITEM, 4)
+def bert_xlarge() -> Network:
+    """BERT-large with 48 blocks. Its GELU of single operations keeps three tensors of four times the width."""
+    return encoder("BERT-XLarge", 48, 1024, 16, 384, 24)
+
+
+def encoder(
+    name: str, blocks: int, hidden: int, heads: int, length: int, tensors: int, vocabulary: int = VOCABULARY
+) -> Network:
+    """A BERT. A block keeps so many tensors of its width, counting wider ones, and the scores of attention twice."""
+    kept = (tensors * length * hidden + 2 * heads * length**2) * ITEM
+    embedded = (vocabulary + POSITIONS + SEGMENTS + 2) * hidden  # with the norm
+    weights = embedded + blocks * (12 * hidden**2 + 13 * hidden) + hidden**2 + hidden
+    return Network(name, (length * hidden * ITEM, *[kept] * blocks), weights * ITEM, 4)
 
 
 @cache

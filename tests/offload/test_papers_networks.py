@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fastio_bench.papers import vdnn_six
-from fastio_bench.papers.flashneuron_networks import bert_xlarge, densenet_1001, every, resnet_1922
+from fastio_bench.papers.flashneuron_networks import densenet_1001, encoder, every, resnet_1922
 from fastio_bench.papers.vdnn_shapes import CONV, JOIN, POOL, Shaped, alexnet, googlenet, overfeat, six, vgg_16
 from fastio_bench.papers.vdnn_six import ALL, CONVOLUTIONS, DYNAMIC
 from fastio_bench.papers.vgg_shapes import parameter_nbytes, vgg
@@ -72,7 +72,7 @@ class TestFlashNeuron:
         """The same builders at the published depths."""
         assert resnet_1922((3, 8, 36, 3)).parameter_nbytes == 4 * shapes.parameters(shapes_vision.resnet((3, 8, 36, 3)))
         assert densenet_1001((6, 12, 48, 32)).parameter_nbytes == 4 * 20_013_928  # torchvision's DenseNet-201
-        assert bert_xlarge(24).parameter_nbytes == 4 * shapes.parameters(shapes.bert())
+        assert encoder("BERT-large", 24, 1024, 16, 384, 24).parameter_nbytes == 4 * shapes.parameters(shapes.bert())
 
     def test_block_keeps_what_torch_saves(self) -> None:
         """A bottleneck of ResNet's first stage, its input counted once and ReLU in place."""
