@@ -122,7 +122,7 @@ class Planner:
         ``kept`` bytes stay in memory by the plan. ``busy`` bytes are in use, or still wait for their write.
         """
         budget = self.budget
-        if self.policy == "fastensor" or (self.policy == "joint" and self._current is None):
+        if self.policy == "fastensor" or (self.policy == "optimal" and self._current is None):
             return 0  # reads are waited for, so that their time is measured
         if budget is None:
             return 0 if self._measures else self.window
@@ -141,7 +141,7 @@ class Planner:
 
     def _plan(self) -> None:
         for profile in self._profiles.values():
-            if profile is not None and self.policy == "joint":
+            if profile is not None and self.policy == "optimal":
                 profile.correct_times()
             if profile is None or profile.planned or not profile.timed:
                 if profile is not None:
@@ -246,7 +246,7 @@ class Planner:
 
     def _is_untried(self, profile: Profile) -> bool:
         """Whether no backward has tried yet what can be recomputed: the pass is profiled again."""
-        return self.policy == "joint" and not profile.planned and not profile.trace.uses
+        return self.policy == "optimal" and not profile.planned and not profile.trace.uses
 
     def _warn_of_nothing(self) -> None:
         layers = "convolution" if self.policy == "vdnn-conv" else "convolution and pooling"

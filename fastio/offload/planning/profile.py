@@ -19,7 +19,7 @@ from fastio.offload.simulation.timeline import Timeline
 
 UNPLANNED = ("all", "fastensor")  # policies that need no profile
 _CHANGED = 8  # tensors go to another tier if the room for them on the host changed by more than an eighth
-_BY_NEED = ("flashneuron", "optimal", "joint")  # without a budget, they select as if nothing could stay
+_BY_NEED = ("flashneuron", "optimal")  # without a budget, they select as if nothing could stay
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Profile:
         elif settings.policy in _BY_NEED:
             need = sum(sizes) - sum(sizes[i] for i in kept)
         self.recompute_room = 0
-        if settings.policy == "joint" and settings.budget is not None and trace.recomputable and need > 0:
+        if settings.policy == "optimal" and settings.budget is not None and trace.recomputable and need > 0:
             step = self._step(trace, activations, window, settings.budget)
             choice = joint(step, need)
             self.recompute_room = step.room(choice.recomputed)

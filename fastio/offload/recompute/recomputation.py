@@ -1,6 +1,6 @@
 """What an Offload needs to recompute saved tensors: records operators, tries what can be recomputed, follows the plan.
 
-Used only if the policy can recompute: "joint", or a policy of operators. Under "joint" the pass that
+Used only if the policy can recompute: "optimal", or a policy of operators. Under "optimal" the pass that
 is profiled moves everything, and its backward computes each tensor again, too, where that is possible: what gave the
 same bits may be recomputed in later passes, and takes the time that was measured.
 """
