@@ -15,9 +15,9 @@ from torch import nn
 
 from fastio.errors import FolderMissingError
 from fastio.offload import Offload
+from fastio.offload.planning.timeline import Timeline, Transfer
 from fastio.offload.plot import draw
 from fastio.offload.report import Event, Iteration, Report, Traffic
-from fastio.offload.simulation.timeline import Timeline, Transfer
 from fastio.runtime.installation import pip_install
 
 pytest.importorskip("matplotlib")

@@ -19,7 +19,7 @@ from fastio.offload import BlockStore
 from fastio.offload.autograd.trace import SavedRecord, Trace
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.tiering import host_room, least_worth_moving, soonest
-from fastio.offload.simulation.write_behind import Move, predict
+from fastio.offload.planning.timeline import Move, predict
 from fastio.offload.stores.copies import CpuCopies
 from slow_store import SlowStore
 

@@ -11,8 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from fastio.offload.autograd.trace import Trace
-from fastio.offload.simulation.timeline import Timeline
-from fastio.offload.simulation.write_behind import Move, predict
+from fastio.offload.planning.timeline import Move, Timeline, predict
 
 CHANNELS = ("write", "read", "host write", "host read")  # the first two are those of the disk
 _REMEMBERED = 8  # iterations

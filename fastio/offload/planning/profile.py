@@ -15,7 +15,7 @@ from fastio.offload.planning.overlap import ActivationProfile, hides
 from fastio.offload.planning.schedule import Policy, Schedule, plan, schedule_of
 from fastio.offload.planning.step import Step
 from fastio.offload.planning.tiering import host_room, not_worth_moving, soonest
-from fastio.offload.simulation.timeline import Timeline
+from fastio.offload.planning.timeline import Timeline
 
 UNPLANNED = ("all", "fastensor")  # policies that need no profile
 _CHANGED = 8  # tensors go to another tier if the room for them on the host changed by more than an eighth

@@ -1,8 +1,7 @@
 """Simulates an iteration of :class:`fastio.Offload`: writes behind compute, reads ahead, each in a byte window.
 
-Unlike :mod:`fastio.offload.simulation.timeline`, it models the actual run, not one that fills a memory: backward does
-not wait for writes, and what is needed before its write ends comes from memory. No clock, file or device. Bytes and
-seconds.
+Backward does not wait for writes, and what is needed before its write ends comes from memory. No clock, file or device.
+Bytes and seconds.
 """
 
 from __future__ import annotations
@@ -12,7 +11,43 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from fastio.offload.simulation.timeline import Timeline, Transfer
+
+@dataclass(frozen=True)
+class Transfer:
+    """An activation's transfer, in seconds from the start of the iteration."""
+
+    activation: int
+    start_s: float
+    finish_s: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A simulated iteration.
+
+    ``forward_s`` and ``backward_s`` are compute alone. ``forward_stall_s`` is the time that forward waited for memory
+    and, at its end, for the last write. ``backward_stall_s`` is the time that backward waited for reads.
+    ``peak_nbytes`` is the most memory that the activations took.
+    """
+
+    forward_s: float
+    backward_s: float
+    forward_stall_s: float
+    backward_stall_s: float
+    writes: tuple[Transfer, ...]
+    reads: tuple[Transfer, ...]
+    peak_nbytes: int
+
+    @property
+    def iteration_s(self) -> float:
+        """Seconds of the whole iteration."""
+        return self.forward_s + self.forward_stall_s + self.backward_s + self.backward_stall_s
+
+    @property
+    def slowdown(self) -> float:
+        """The iteration over one without offload; 1 for no loss."""
+        plain = self.forward_s + self.backward_s
+        return self.iteration_s / plain if plain > 0 else (1.0 if self.iteration_s == 0 else math.inf)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,48 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.planning.overlap import ActivationProfile
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """An activation's transfer, in seconds from the start of the iteration."""
-
-    activation: int
-    start_s: float
-    finish_s: float
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """A simulated iteration.
-
-    ``forward_s`` and ``backward_s`` are compute alone. ``forward_stall_s`` is the time that forward waited for memory
-    and, at its end, for the last write. ``backward_stall_s`` is the time that backward waited for reads.
-    ``peak_nbytes`` is the most memory that the activations took.
-    """
-
-    forward_s: float
-    backward_s: float
-    forward_stall_s: float
-    backward_stall_s: float
-    writes: tuple[Transfer, ...]
-    reads: tuple[Transfer, ...]
-    peak_nbytes: int
-
-    @property
-    def iteration_s(self) -> float:
-        """Seconds of the whole iteration."""
-        return self.forward_s + self.forward_stall_s + self.backward_s + self.backward_stall_s
-
-    @property
-    def slowdown(self) -> float:
-        """The iteration over one without offload; 1 for no loss."""
-        plain = self.forward_s + self.backward_s
-        return self.iteration_s / plain if plain > 0 else (1.0 if self.iteration_s == 0 else math.inf)
+from fastio.offload.planning.timeline import Timeline, Transfer
 
 
 def simulate(
