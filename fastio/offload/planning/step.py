@@ -78,8 +78,8 @@ class Step:
 
         Infinite if they reach ``limit``, if ``deepest`` is exceeded, or if something does not fit the memory.
         """
-        forward_s, written_s = self.forward(moved)
-        return forward_s + Backward(self, moved, recomputed, written_s).run(limit - forward_s)
+        forward_s, written_s, waiting = self.forward(moved)
+        return forward_s + Backward(self, moved, recomputed, written_s, waiting).run(limit - forward_s)
 
     def room(self, recomputed: Collection[int]) -> int:
         """Return the most bytes that one recomputation makes: with what it is made from, if that is recomputed too."""
@@ -95,44 +95,56 @@ class Step:
         sizes = (sum(self.activations[j].nbytes for j in needed(i, 1)) for i in recomputed)
         return max(sizes, default=0)
 
-    def forward(self, moved: Collection[int]) -> tuple[float, float]:
-        """Return the seconds of forward, and those from its end until the last write has ended.
+    def forward(self, moved: Collection[int]) -> tuple[float, float, list[int]]:
+        """Return the seconds of forward, those from its end until the last write has ended, and what waits at its end.
 
         One channel writes in forward order. An activation waits until it fits ``window`` with those that wait.
         """
         late = channel = 0.0
-        waiting: deque[tuple[float, int]] = deque()
+        waiting: deque[tuple[float, int]] = deque()  # when each will be written
         nbytes = 0
         for i in sorted(moved):
             activation = self.activations[i]
             nbytes += activation.nbytes
             now = activation.ready_s + late
             channel = max(channel, now) + activation.stored_s
-            waiting.append((channel, activation.nbytes))
+            waiting.append((channel, i))
             while waiting and (waiting[0][0] <= now or nbytes > self.window):
-                ended, size = waiting.popleft()
+                ended, j = waiting.popleft()
                 now = max(now, ended)
-                nbytes -= size
+                nbytes -= self.activations[j].nbytes
             late = now - activation.ready_s
         forward_s = self.forward_s + late
-        return forward_s, max(0.0, channel - forward_s)
+        return forward_s, max(0.0, channel - forward_s), [j for ended, j in waiting if ended > forward_s]
 
 
 class Backward:
-    """Runs the backward pass of a :class:`Step` once. ``written_s``: when the channel is free, since it began."""
+    """Runs the backward pass of a :class:`Step` once. ``written_s``: when the channel is free, since it began.
 
-    def __init__(self, step: Step, moved: Collection[int], recomputed: Collection[int], written_s: float) -> None:
+    The activations that are ``waiting`` for their write are in memory, and need not be read.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        moved: Collection[int],
+        recomputed: Collection[int],
+        written_s: float = 0.0,
+        waiting: Collection[int] = (),
+    ) -> None:
         self._step = step
         self._nbytes = [activation.nbytes for activation in step.activations]
         self._moved = moved
         self._recomputed = recomputed
         self._channel = written_s
         self._late = 0.0
-        self._arrives: dict[int, float] = {}  # those that were read back
+        self._arrives = {i: 0.0 for i in waiting if i in step.last}  # when those that move are back
         self._made: set[int] = set()  # those that were recomputed
         self._over: set[int] = set()  # those that were used last
         self._there = sum(
-            size for i, size in enumerate(self._nbytes) if i in step.last and i not in moved and i not in recomputed
+            size
+            for i, size in enumerate(self._nbytes)
+            if i in self._arrives or (i in step.last and i not in moved and i not in recomputed)
         )
         self._room = step.memory - step.room(recomputed)  # for what is read ahead
         self._ahead = deque(self._reads())
