@@ -7,10 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.planning.overlap import ActivationProfile
 from fastio.offload.planning.timeline import Timeline, Transfer
+
+
+@dataclass(frozen=True)
+class Simulated(Timeline):
+    """A simulated iteration, and the most memory that its activations took. Forward waits for the last write, too."""
+
+    peak_nbytes: int
 
 
 def simulate(
@@ -23,7 +31,7 @@ def simulate(
     read_s: Sequence[float] | None = None,
     needed_s: Sequence[float] | None = None,
     synchronous: bool = False,
-) -> Timeline:
+) -> Simulated:
     """Run one iteration with the ``selected`` activations moved out.
 
     ``budget`` is the memory for activations in bytes; with None everything is read back at once. ``read_s`` gives the
@@ -50,7 +58,7 @@ def simulate(
     seconds = [activation.stored_s for activation in activations] if read_s is None else read_s
     start = forward_s + stall
     reads, waited, backward_peak = _backward(activations, chosen, room, synchronous, start, seconds, needed)
-    return Timeline(forward_s, backward_s, stall, waited, writes, reads, max(peak, backward_peak))
+    return Simulated(forward_s, backward_s, stall, waited, writes, reads, max(peak, backward_peak))
 
 
 def _forward(

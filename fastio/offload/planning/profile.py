@@ -82,9 +82,11 @@ class Profile:
         self.ratios = tuple(self.trace.ratio)
 
     def compared(self, window: int, ahead: int) -> tuple[Timeline | None, float | None]:
-        """Return the simulation of the latest iteration, and its actual seconds."""
+        """Return the latest iteration as a model has it, and its actual seconds. ``ahead``: bytes to read ahead."""
         to_disk = frozenset(self.selected) - frozenset(self.hosted)
-        return self.history.compared(self.trace, to_disk, window, ahead)
+        leaving = to_disk.union(self.recomputed)
+        stay = sum(saved.nbytes for i, saved in enumerate(self.trace.saved) if i not in leaving)
+        return self.history.compared(self.trace, to_disk, self.recomputed, window, stay + ahead)
 
     def correct_times(self) -> None:
         """Have the plan made once more when a planned pass has told how slow the profiled one was."""
@@ -170,15 +172,11 @@ class Profile:
         read = self.history.bandwidth.get("read")
         stored = trace.stored()
         pace = self.pace or 1.0
-        uses: list[tuple[float, int]] = []
-        now = 0.0
-        for i in trace.order():
-            now = max(now, trace.used_s.get(i, 0.0) * pace)
-            uses.append((now, i))
+        uses = trace.timed_uses(pace)
         return Step(
             [replace(one, ready_s=one.ready_s * pace) for one in activations],
             trace.forward_s * pace,
-            now,
+            uses[-1][0],
             uses,
             [nbytes / read if read else one.stored_s for nbytes, one in zip(stored, activations, strict=True)],
             trace.recomputable,
