@@ -67,11 +67,7 @@ def simulated(step: Step, moved: Collection[int], recomputed: Collection[int]) -
         late = now - step.activations[i].ready_s
     compute = at = 0.0
     channel = max(0.0, out - step.forward_s - late)
-    there: set[int] = set()  # first, what the window has room for of what moved last
-    for i in sorted(moved, reverse=True):
-        if sum(step.activations[j].nbytes for j in (*there, i)) > step.window:
-            break
-        there.add(i)
+    there: set[int] = set()
     for needed, i in step.uses:
         compute += needed - at
         at = needed
@@ -250,8 +246,12 @@ def test_what_must_give_way_is_recomputed_again() -> None:
 
 def test_what_moved_last_is_still_in_the_window_and_not_read() -> None:
     step = replace(chain(math.inf, window=4), read_s=[10.0] * 3)
-    assert step.seconds((1, 2), ()) == pytest.approx(FORWARD_S + 0.3 + BACKWARD_S + 9.0 + 0.1)
-    assert step.seconds((2,), ()) == pytest.approx(FORWARD_S + BACKWARD_S)
+    both, last = step.timeline((1, 2), ()), step.timeline((2,), ())
+    assert both is not None
+    assert last is not None
+    assert [read.activation for read in both.reads] == [1]
+    assert last.reads == ()
+    assert last.iteration_s == pytest.approx(FORWARD_S + BACKWARD_S)
 
 
 def test_forward_waits_for_writes_only_when_the_window_is_full() -> None:

@@ -197,7 +197,7 @@ def predict(
     step = Step(activations, count, count, uses, [read_s] * count, {}, window=window, reading=kept + ahead)
     timeline = step.timeline(chosen, ())
     assert timeline is not None
-    assert timeline.iteration_s == pytest.approx(step.seconds(chosen, ()))
+    assert timeline.iteration_s <= step.seconds(chosen, ()) + 1e-9
     return timeline
 
 

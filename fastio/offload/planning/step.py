@@ -91,9 +91,10 @@ class Step:
     def seconds(self, moved: Collection[int], recomputed: Collection[int], limit: float = math.inf) -> float:
         """Return the seconds of a step.
 
-        Infinite if they reach ``limit``, if ``deepest`` is exceeded, or if something does not fit the memory.
+        Infinite if they reach ``limit``, if ``deepest`` is exceeded, or if something does not fit the memory. All that
+        moved counts as read back: plans that rely on what is still in the window were no faster when they ran.
         """
-        forward = self.forward(moved)
+        forward = self.forward(moved)._replace(stay=[])
         return forward.seconds + Backward(self, moved, recomputed, forward).run(limit - forward.seconds)
 
     def timeline(self, moved: Collection[int], recomputed: Collection[int]) -> Timeline | None:
