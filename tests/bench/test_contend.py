@@ -418,7 +418,7 @@ class TestCommand:
         assert seen[seen.index("watch") : -1] == ["watch", "hold", "release", "hold"] * calls
 
     def test_ctrl_c_leaves_no_files_and_no_children(self, tmp_path: Path) -> None:
-        code = "import os; os.sync = lambda: None; from fastio_bench.contend.command import contend; contend()"
+        code = "import os; os.sync = lambda: None; from fastio_bench.contend.options import contend; contend()"
         command = [sys.executable, "-c", code, "--quick", "--rounds", "1000", "--dir", str(tmp_path)]
         pipe = subprocess.PIPE
         child = WarmPopen(command, stdout=pipe, stderr=pipe, text=True)
