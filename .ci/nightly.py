@@ -50,7 +50,7 @@ STEPS = {
     "mutants": Step(
         ".venv/bin/python .ci/mutants.py --minutes 60",
         "tests fail where the code is changed by one operator or constant",
-        ".venv/bin/python .ci/mutants.py --minutes 3",
+        ".venv/bin/python .ci/mutants.py --minutes 2",
     ),
     "kills": Step(
         f"{PYTEST} -m 'nightly or not nightly' "
