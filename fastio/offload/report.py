@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from fastio.offload import freed_blocks
 from fastio.offload.planning.fitting import Fit
 from fastio.offload.planning.schedule import Schedule
-from fastio.offload.simulation.timeline import Timeline
+from fastio.offload.planning.timeline import Timeline
 
 if TYPE_CHECKING:
     from fastio.offload.planning.planner import Planner

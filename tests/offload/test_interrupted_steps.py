@@ -23,7 +23,7 @@ NBYTES = 4 * WIDTH * WIDTH  # of each activation
 CASES: dict[str, Any] = {
     "all": (BlockStore, {"policy": "all"}),
     "flashneuron": (BlockStore, {"policy": "flashneuron", "budget": 3 * NBYTES, "host_budget": 6 * NBYTES}),
-    "joint": (BlockStore, {"policy": "joint", "budget": 3 * NBYTES}),
+    "optimal": (BlockStore, {"policy": "optimal", "budget": 3 * NBYTES}),
     "tools": (ToolStore, {"policy": "all"}),
 }
 # Python code cannot keep an interrupt from the beginning of __exit__: the next use says that a new Offload is needed.

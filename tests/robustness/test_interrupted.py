@@ -490,8 +490,7 @@ def test_checkpoints_are_complete_after_interrupts(
     [
         ("all", {}),
         ("flashneuron", {"budget": "2MiB", "host_budget": "1MiB"}),
-        ("optimal", {}),
-        ("joint", {"budget": "2MiB"}),
+        ("optimal", {"budget": "2MiB"}),
         ("fastensor", {}),
     ],
 )
