@@ -25,9 +25,7 @@ import warm_python
 from disks import tmpfs
 from fastio.errors import DeviceInUseError, FastIOError, FolderMissingError, TransferError
 from fastio.offload.stores.block_store import BLOCK, BlockStore, StoreGoneError
-from fastio.offload.stores.copies import CpuCopies
 from fastio.offload.stores.endurance import Drive
-from fastio.offload.stores.staged_store import StagedStore
 from faults import ALWAYS, NOTHING, SHORTER, Fault, Server
 from sharing import problems_of_sharing
 
@@ -294,27 +292,6 @@ def test_mapped_memory_is_pinned_until_unmap(tmp_path: Path, driver: str) -> Non
         store.map(data.data_ptr(), MIB)
         assert pinned() == (2 if driver == "uring" else 0)
         assert store.notes == ()
-
-
-def test_staging_slab_is_mapped_if_the_driver_wants_it(tmp_path: Path) -> None:
-    others = rings().keys()
-    with BlockStore(tmp_path, driver="uring") as store:
-        (ring,) = rings().keys() - others
-        for wanted in (False, True):
-            store.wants_map = wanted  # io_uring does not need it, but shows what was mapped
-            staged = StagedStore(store, CpuCopies(), 2 * MIB)
-            for nbytes in (MIB, 5 * MIB):  # the second makes the slab grow
-                data = blob(nbytes, nbytes)
-                write(staged, 0, data)  # type: ignore[arg-type]
-                assert torch.equal(fetch(staged, 0, nbytes), data)  # type: ignore[arg-type]
-                assert rings()[ring] == int(wanted)
-                staged.free(0)
-            staged.close()
-            assert rings()[ring] == 0
-        staged = StagedStore(store, CpuCopies(), MIB)
-        write(staged, 0, blob(MIB, 1))  # type: ignore[arg-type]
-        staged.free(0)
-    staged.close()  # after the underlying store, which has unmapped it
 
 
 def test_failed_map_raises_an_error_and_the_store_keeps_working(tmp_path: Path) -> None:
