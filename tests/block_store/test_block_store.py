@@ -25,7 +25,7 @@ import warm_python
 from disks import tmpfs
 from fastio.errors import DeviceInUseError, FastIOError, FolderMissingError, TransferError
 from fastio.offload.stores.block_store import BLOCK, BlockStore, StoreGoneError
-from fastio.offload.stores.endurance import Drive
+from fastio.offload.stores.endurance import DriveWear
 from faults import ALWAYS, NOTHING, SHORTER, Fault, Server
 from sharing import problems_of_sharing
 
@@ -619,17 +619,15 @@ def test_page_cache_replaces_missing_direct_io_with_a_note(server: Server, tmp_p
 
 def test_lifetime_of_the_papers_example_is_307_days() -> None:
     """FlashNeuron, section 3.4: 3 DWPD for five years, 8,000 GB, 3.3 GB/s, half of it writes."""
-    drive = Drive(8000 * 10**9, writes_per_day=3, years=5)
-    days = drive.lifetime_days(3.3e9, write_share=0.5)
+    days = DriveWear(bytes_written=3_300_000_000, seconds=2, drive_nbytes=8000 * 10**9).lifetime_days
     assert int(days) == 307
     assert round(days * 24) == 7374
 
 
 def test_drive_writes_per_day_of_busy_and_idle_drives() -> None:
-    drive = Drive(10**12)
-    assert drive.drive_writes_per_day(10**12, 43_200) == 2
-    assert drive.drive_writes_per_day(10**12, 0) == 0
-    assert drive.lifetime_days(0) == float("inf")
+    assert DriveWear(10**12, seconds=43_200, drive_nbytes=10**12).drive_writes_per_day == 2
+    assert DriveWear(10**12, seconds=0, drive_nbytes=10**12).drive_writes_per_day == 0
+    assert DriveWear(0, seconds=10, drive_nbytes=10**12).lifetime_days == float("inf")
 
 
 def test_store_counts_its_writes(store: BlockStore) -> None:
