@@ -133,6 +133,8 @@ class TierMoves:
 
         Copies out end in order: only those up to the first that has not ended are asked for.
         """
+        if not self._moves:
+            return
         commands = [move.saved.index for move in self._moves.values() if move.at is At.STORE]
         ended = set(commands)
         with contextlib.suppress(*STORE_ERRORS):  # it raises again for each move
@@ -193,9 +195,9 @@ class TierMoves:
         saved, block = move.saved, move.block
         assert block is not None, "the store filled it"
         move.at = At.BEGIN
-        saved.arrived = staging.copies.back(block, _address(move), saved.stored_nbytes, move.event)
+        event = saved.arrived = staging.copies.back(block, _address(move), saved.stored_nbytes, move.event)
         move.block = None  # first: an interrupt may lose a block, and never free it twice
-        staging.free_after(saved.arrived, block)
+        staging.free_after(event, block)
 
     def _end(self, move: TierMove, error: Exception | None = None) -> None:
         if move.error is None and error is not None:
@@ -212,16 +214,18 @@ class TierMoves:
         self._stored.discard(index)
 
     def _block(self, staging: Staging, nbytes: int) -> int:
-        """Return a block of the slab, after the oldest moves if it has no room; let it grow if there are none."""
+        """Return a block of the slab, after the oldest moves if it has no room. It grows if there are none."""
         while True:
             try:
                 return staging.block(nbytes)
             except ArenaFullError:
+                if staging.reap(wait=True):
+                    continue
                 oldest = next((move for move in self if move.block is not None), None)
-                if oldest is not None:
-                    self.advance(oldest, wait=True)
-                elif not staging.reap(wait=True):
+                if oldest is None:
                     staging.slab.grow(nbytes)
+                else:
+                    self.advance(oldest, wait=True)
 
     def _behind(self, move: TierMove) -> contextlib.AbstractContextManager[Any]:
         """A context in which GPU work waits until the bytes to write are computed, and for no kernel queued later."""
