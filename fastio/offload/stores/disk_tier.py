@@ -31,7 +31,7 @@ class DiskTier(Tier):
         self._whole_pages: bool = staging is None and getattr(store, "whole_pages", False)
         self._moves = TierMoves(store, staging)
         self._queued: deque[SavedTensor] = deque()
-        self._queued_bytes = 0
+        self.waiting_bytes = 0  # of live tensors whose write has not ended
 
     def begin_pass(self, window: int, transit: int) -> None:
         """Begin a forward pass, in which ``transit`` bytes may be written and read at a time.
@@ -39,7 +39,7 @@ class DiskTier(Tier):
         The pass before may have been interrupted anywhere, so waiting bytes are recounted.
         """
         self.window = window
-        self._queued_bytes = sum(saved.stored_nbytes for saved in self._queued)
+        self.waiting_bytes = sum(saved.stored_nbytes for saved in self.waiting())
         self._moves.reserve(transit)
 
     def move_out(self, saved: SavedTensor, limit: int) -> None:
@@ -50,7 +50,7 @@ class DiskTier(Tier):
         saved.state = State.PENDING
         saved.computed = None if saved.stream is None else saved.stream.record_event()
         self._queued.append(saved)
-        self._queued_bytes += saved.stored_nbytes
+        self.waiting_bytes += saved.stored_nbytes
         self.pump()
         # After an interrupt, bytes of a lost tensor count until the next pass begins.
         while self.waiting_bytes > limit and self._finish_oldest():
@@ -78,7 +78,10 @@ class DiskTier(Tier):
             return
         depth = max(1, self.window // 2)
         # At least two: if they go through host memory, one is copied there while the other is written.
-        while self._queued and (len(writes := self._moves.writes()) < 2 or _nbytes(writes) < depth):
+        while self._queued:
+            issued = [move.saved.stored_nbytes for move in self._moves.writes()]
+            if len(issued) >= 2 and sum(issued) >= depth:
+                break
             if needed is not None and self._queued[0].index in needed:
                 break
             self._issue(self._queued.popleft())
@@ -88,7 +91,7 @@ class DiskTier(Tier):
         """Drop a write that has not been issued, because backward needs the tensor."""
         if saved.state is State.PENDING and saved in self._queued:
             self._queued.remove(saved)
-            self._queued_bytes -= saved.stored_nbytes
+            self.waiting_bytes -= saved.stored_nbytes
             saved.state = State.RESIDENT
             self._counts.cancelled += 1
 
@@ -97,11 +100,6 @@ class DiskTier(Tier):
         yield from self._queued
         for move in self._moves.writes():
             yield move.saved
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes of live tensors whose write has not ended."""
-        return self._queued_bytes + _nbytes(self._moves.writes())
 
     def unload(self, saved: SavedTensor) -> None:
         """Drop the bytes in memory of a tensor in ``loaded``, which is not being read; the store has them too."""
@@ -158,8 +156,9 @@ class DiskTier(Tier):
             return
         self._loaded.discard(saved)
         move = self._moves.get(saved.index)
-        if move is not None:
+        if move is not None and not move.freed:
             move.freed = True
+            self.waiting_bytes -= 0 if move.reads else saved.stored_nbytes
         if move is None or self._moves.advance(move):
             self._forget(saved)
 
@@ -176,8 +175,8 @@ class DiskTier(Tier):
         self._moves.close()
 
     def _issue(self, saved: SavedTensor) -> None:
-        self._queued_bytes -= saved.stored_nbytes
         if saved.step.refused:
+            self.waiting_bytes -= saved.stored_nbytes
             saved.state = State.RESIDENT
             return
         saved.sent = saved.address
@@ -205,6 +204,7 @@ class DiskTier(Tier):
     def _finish_write(self, move: TierMove, needed: Collection[int] | None = None) -> None:
         saved, began = move.saved, time.perf_counter()
         self._moves.advance(move, wait=True)
+        self.waiting_bytes -= saved.stored_nbytes
         if move.error is None and saved.address == saved.sent:
             self._record("write", saved, move.began, began, time.perf_counter())
             self._loaded.add(saved)
@@ -243,7 +243,3 @@ class DiskTier(Tier):
         seconds = time.perf_counter() - move.began
         move.saved.step.record_stall(seconds)
         return seconds
-
-
-def _nbytes(moves: list[TierMove]) -> int:
-    return sum(move.saved.stored_nbytes for move in moves)
