@@ -7,6 +7,7 @@ import errno
 import gc
 import mmap
 import random
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -209,8 +210,9 @@ def test_failed_read_is_tried_again_once(failures: int) -> None:
             offload.check()
     del total
     assert offload.counts.retried == 1
-    gc.collect()
-    assert offload.saved_tensors_alive == 0
+    end = time.monotonic() + 60
+    while gc.collect() or offload.saved_tensors_alive:  # autograd's thread may still have the error
+        assert time.monotonic() < end
     offload.close()
     assert not store.blobs
 
