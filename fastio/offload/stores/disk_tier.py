@@ -107,11 +107,15 @@ class DiskTier(Tier):
         saved.state = State.DISK
         self._loaded.discard(saved)
 
-    def fetch(self, saved: SavedTensor) -> None:
-        """Begin to read a tensor back; it is submitted by the next ``pump``, or when it is waited for.
+    def fetch(self, *several: SavedTensor) -> None:
+        """Begin to read tensors back; they are submitted by the next ``pump``, or when they are waited for.
 
-        Raises MemoryError, or torch's error, with nothing changed if there is no memory for it.
+        Raises MemoryError, or torch's error, with nothing changed for the first of them that there is no memory for.
         """
+        for saved in several:
+            self._fetch(saved)
+
+    def _fetch(self, saved: SavedTensor) -> None:
         if saved.encoded is None:
             saved.buffer = Buffer.like_source(saved.span, saved.source_nbytes, saved.device, saved.lead)
         else:
@@ -234,7 +238,7 @@ class DiskTier(Tier):
 
     def _forget(self, saved: SavedTensor) -> None:
         if saved.state is State.INFLIGHT and saved.arrived is not None and saved.home is not None:
-            saved.home.wait_event(saved.arrived)  # nothing that uses the bytes did
+            saved.arrived.precede(saved.home)  # nothing that uses the bytes followed it
         self._moves.forget(saved)
         saved.release_bytes()
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from fastio.devices import Event, Stream
+from fastio.devices import Event, Mark, Stream
 from fastio.errors import FastIOError
 from fastio.memory.staging_buffers import PAGE
 from fastio.offload.autograd.saved_tensor import SavedTensor
@@ -195,7 +195,8 @@ class TierMoves:
         saved, block = move.saved, move.block
         assert block is not None, "the store filled it"
         move.at = At.BEGIN
-        event = saved.arrived = staging.copies.back(block, _address(move), saved.stored_nbytes, move.event)
+        event = staging.copies.back(block, _address(move), saved.stored_nbytes, move.event)
+        saved.arrived = Mark(None, event=event)
         move.block = None  # first: an interrupt may lose a block, and never free it twice
         staging.free_after(event, block)
 
