@@ -56,8 +56,8 @@ def open_store(
             native.close()
             raise
     notes += [f"{place.path}: no direct I/O, so through the page cache" for place in opened if not place.direct]
-    for number, (device, blocks, lba_bytes, _, _) in enumerate(known):
-        opened[number] = replace(opened[number], lba_bytes=lba_bytes, drive=device, drive_nbytes=blocks * BLOCK)
+    for number, (_, blocks, lba_bytes, _, _) in enumerate(known):
+        opened[number] = replace(opened[number], lba_bytes=lba_bytes, drive=number, drive_nbytes=blocks * BLOCK)
     return native, name, opened, notes
 
 

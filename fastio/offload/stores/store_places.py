@@ -42,7 +42,7 @@ class Place:
     fixed_blocks: int = 0
     memory_alignment: int = 4
     lba_bytes: int = BLOCK
-    drive: int | str = ""
+    drive: int = 0
     drive_nbytes: int = 0
     tolerates_changes: bool = True
 
