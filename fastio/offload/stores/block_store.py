@@ -94,16 +94,21 @@ class BlockStore:
 
     def write(self, index: int, address: int, nbytes: int) -> None:
         """Queue the write of a new blob. ValueError if the index is taken, TransferError (ENOSPC) if space is short."""
-        with self._public_errors:
-            self._native.issue(index, address, nbytes, write=True)
+        self.issue(index, address, nbytes, "write")
 
     def read(self, index: int, address: int, nbytes: int) -> None:
         """Queue the read of a blob's first ``nbytes``, after its write if that is pending.
 
         IndexError if there is no such blob, ValueError if it is shorter. A failed read may be retried.
         """
+        self.issue(index, address, nbytes, "read")
+
+    def issue(self, index: int, address: int, nbytes: int, direction: Direction) -> None:
+        """Queue a transfer; the paper's ``P2PDSA_issue``."""
+        if direction not in ("write", "read"):
+            raise ValueError(f"expected the direction 'write' or 'read', got {direction!r}")
         with self._public_errors:
-            self._native.issue(index, address, nbytes, write=False)
+            self._native.issue(index, address, nbytes, direction == "write")
 
     def update(self) -> int:
         """Submit queued commands and reap finished ones; return how many are still pending."""
