@@ -105,7 +105,7 @@ def test_a_step_interrupted_in_some_places_leaves_nothing(case: str, tmp_path: P
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("case", PARAMETERS)
+@pytest.mark.parametrize("case", [case for case in CASES if len(CASES[case]) == 2])
 def test_a_step_interrupted_anywhere_leaves_nothing(case: str, tmp_path: Path) -> None:
     places = list(interrupt(case, tmp_path, itertools.count(1)))
-    assert len(places) > (1400 if case not in {"peer", "pinned"} else 500)  # backward is in another thread there
+    assert len(places) > 1400

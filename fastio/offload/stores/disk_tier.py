@@ -12,7 +12,7 @@ from fastio.offload.autograd.views import LINE, PAGE
 from fastio.offload.report import Counts
 from fastio.offload.stores.loaded import Loaded
 from fastio.offload.stores.staging import Staging
-from fastio.offload.stores.tier_moves import At, InterruptedMoveError, TierMove, TierMoves
+from fastio.offload.stores.tier_moves import At, TierMove, TierMoves
 from fastio.offload.stores.tiers import STORE_ERRORS, Store, Tier
 
 
@@ -218,7 +218,7 @@ class DiskTier(Tier):
                 self.unload(saved)
             return
         self._moves.forget(saved)
-        if move.error is not None and not isinstance(move.error, InterruptedMoveError):
+        if move.error is not None and not move.interrupted:
             self._refuse(saved, move.error)
             return
         saved.state = State.RESIDENT

@@ -26,10 +26,6 @@ from fastio.offload.stores.store_errors import without_frames
 from fastio.offload.stores.tiers import STORE_ERRORS, Store
 
 
-class InterruptedMoveError(FastIOError):
-    """An interrupt came while a step of a move began: which bytes were moved is unknown."""
-
-
 class At(enum.Enum):
     """The step that a move is at."""
 
@@ -42,7 +38,7 @@ class At(enum.Enum):
 class TierMove:
     """A write or a read of a saved tensor. ``error``: what it failed with."""
 
-    __slots__ = ("at", "began", "block", "error", "event", "freed", "reads", "saved")
+    __slots__ = ("at", "began", "block", "error", "event", "freed", "interrupted", "reads", "saved")
 
     def __init__(self, saved: SavedTensor, reads: bool) -> None:
         self.saved = saved
@@ -52,6 +48,7 @@ class TierMove:
         self.block: int | None = None  # of the slab
         self.event: Event | None = None  # that follows the copy out, or that the copy back follows
         self.error: Exception | None = None
+        self.interrupted = False  # while a step began: which bytes were moved is unknown
         self.freed = False  # the graph released the tensor meanwhile
 
     def take_error(self) -> Exception:
@@ -104,7 +101,8 @@ class TierMoves:
         index, staging = move.saved.index, self._staging
         try:
             if move.at is At.BEGIN:
-                move.error = InterruptedMoveError(f"index {index}: its transfer was interrupted")
+                move.interrupted = True
+                move.error = FastIOError(f"index {index}: its transfer was interrupted")
                 if staging is not None:
                     staging.copies.synchronize()
                 move.at = At.STORE
