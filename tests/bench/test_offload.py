@@ -132,6 +132,7 @@ class TestChild:
         with pytest.raises(ChildError, match="expected one of"):
             training_child.train(job(tmp_path, way="all", settings={"policy": "teleport"}))
 
+    @pytest.mark.usefixtures("fresh_children")
     def test_killed_child_is_not_out_of_memory(self, tmp_path: Path) -> None:
         with pytest.raises(ChildError, match="status") as raised:
             training_child.train(job(tmp_path), {"PYTHONHOME": str(tmp_path)})
