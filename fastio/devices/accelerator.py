@@ -22,6 +22,39 @@ Stream = Any  # torch.cuda.Stream and those like it; torch.Stream lacks some of 
 Event = Any
 
 
+class Mark:
+    """A place in a stream's queue. What is queued behind it in other streams begins when all before it has ended.
+
+    Until :meth:`set` the mark moves on with the stream. Works that were queued together share one: a stream that
+    follows it is not told again for each of them. ``number``: of the marks of one stream, by their order.
+    """
+
+    __slots__ = ("_event", "_follower", "_stream", "number")
+
+    def __init__(self, stream: Stream, number: int = 0, event: Event | None = None) -> None:
+        self.number = number
+        self._stream = stream
+        self._event = event  # that was recorded in the stream
+        self._follower: Stream | None = None  # the stream that was told last
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the mark has its place."""
+        return self._event is not None
+
+    def set(self) -> Event:
+        """Give the mark its place, if it has none; return the event there."""
+        if self._event is None:
+            self._event = self._stream.record_event()
+        return self._event
+
+    def precede(self, stream: Stream) -> None:
+        """Let what is queued next in a stream begin after this."""
+        if self._follower is None or stream != self._follower:  # torch's streams do not differ from None
+            stream.wait_event(self.set())
+            self._follower = stream
+
+
 class Accelerator(abc.ABC):
     """One kind of accelerator. ``kind`` is the type of its devices, as in ``torch.device(kind, 0)``.
 
@@ -178,6 +211,12 @@ class Accelerator(abc.ABC):
     def current_stream(self, device: torch.device) -> Stream:
         """The stream on which torch queues this thread's work now."""
         return self.module.current_stream(device)
+
+    def mark(self, device: torch.device) -> Mark:
+        """The mark of the current stream as it is now."""
+        mark = Mark(self.current_stream(device))
+        mark.set()
+        return mark
 
     def copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> None:
         """Begin to copy ``nbytes`` between a device and pinned memory, by address, on a stream of that device.

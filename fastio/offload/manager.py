@@ -156,8 +156,7 @@ class Offload(SavedTensors):
         self._leave(here)
         if step is not None and completed:
             with self._lock:
-                for move in here.take():
-                    self._move_out(step, move)
+                self._move_all_out(step, here.take())
                 step.finish()
                 self._tiers.pump()
             self._planner.warn_of_excess(step.trace)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
 import warnings
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -34,6 +36,8 @@ from fastio.offload.stores.tier_set import TierSet, tier_of
 from fastio.offload.stores.tiers import ActivationLostError
 
 _MIN_NBYTES = 4096  # smaller tensors are not worth a block of the device
+
+_batches = itertools.count(1)  # of tensors that are moved out together
 
 _backward_task: Any = torch._C._current_graph_task_id  # of this thread; -1: no backward runs here
 _sequence_number: Any = torch._C._autograd._get_sequence_nr  # see ThreadPass
@@ -124,7 +128,11 @@ class SavedTensors:
         with self._lock:
             if self._released:
                 self._reap_locked()
-            returned = here.take(operator) if operator != here.operator else ()
+            returned: Sequence[PendingMove] = ()
+            if operator != here.operator:  # those before have returned
+                here.operator = operator
+                if here.moves_nbytes > step.batch_nbytes:
+                    returned = here.take()
             saved, new = step.saved_tensor_of(tensor, kind, storage, nbytes, touched, here)
             handle = Handle(self, saved, view, maker)
             reference = HandleRef(handle, self._on_release)
@@ -141,13 +149,24 @@ class SavedTensors:
                     placement = self._recomputation.place(step, saved, placement)
                 if placement.moves:
                     here.add((saved, view, placement))
-            for move in returned:
-                self._move_out(step, move)
+            if returned:
+                self._move_all_out(step, returned, step.batch_nbytes)
         if self._released:
             self._reap()
         return handle
 
-    def _move_out(self, step: ForwardPass, move: PendingMove) -> None:
+    def _move_all_out(self, step: ForwardPass, moves: Sequence[PendingMove], following: int = 0) -> None:
+        """Begin to move tensors out. ``following`` bytes may come to memory before the next ones are moved."""
+        planner, batch = self._planner, next(_batches)
+        limit = planner.window
+        if planner.budget is not None:
+            limit -= max(following, self._threads.waiting_nbytes)
+        for move in moves:
+            if not move[2].encodes:  # the codec computes between two copies
+                move[0].batch = batch
+            self._move_out(step, move, limit)
+
+    def _move_out(self, step: ForwardPass, move: PendingMove, limit: int) -> None:
         saved, view, (_, waits, encodes, tier) = move
         if saved.index not in self._saved_tensors:
             return  # backward ran inside the context and released it
@@ -163,8 +182,6 @@ class SavedTensors:
             step.record_encoding(saved.ordinal, saved.nbytes / saved.stored_nbytes, began)
         else:
             step.trace.pack_s[saved.ordinal] = 0.0
-        planner = self._planner
-        limit = planner.window if planner.budget is None else planner.window - self._threads.waiting_nbytes
         tier = self._tiers.move_out(saved, tier, limit, waits)
         step.record_move_out(saved.ordinal, time.perf_counter() - began, tier)
 

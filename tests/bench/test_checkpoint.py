@@ -20,7 +20,7 @@ from fastio.checkpoint import Checkpointer
 from fastio_bench.checkpoint import child as checkpoint_child
 from fastio_bench.checkpoint import runs as checkpoint_runs
 from fastio_bench.checkpoint import savers, tables
-from fastio_bench.checkpoint.command import checkpoint
+from fastio_bench.checkpoint.options import checkpoint
 from fastio_bench.checkpoint.state import Shape, TrainingState, shape_of
 from fastio_bench.checkpoint.works import (
     BLOCKED,
@@ -230,7 +230,7 @@ class TestCommand:
             "def told(*given, **changes):\n"
             "    print('sample', file=__import__('sys').stderr, flush=True); return take(*given, **changes)\n"
             "runs.replace = told\n"
-            "from fastio_bench.checkpoint.command import checkpoint; checkpoint()"
+            "from fastio_bench.checkpoint.options import checkpoint; checkpoint()"
         )
         options = ("--size", "1MB", "--dir", str(work), "--out", str(out))
         with open(disk / "complaints", "w+") as complaints:

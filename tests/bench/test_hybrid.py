@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from fastio.hybrid import plot
 from fastio.hybrid.simulation.machines import A100
 from fastio_bench.hybrid import store
-from fastio_bench.hybrid.command import hybrid
 from fastio_bench.hybrid.job import Job, Run, main
+from fastio_bench.hybrid.options import hybrid
 from fastio_bench.hybrid.store import Stored
 from fastio_bench.papers import memferry_memory, memferry_simulated, memferry_timelines, memferry_utilisation
 from fastio_bench.papers.memferry_networks import A100_NETWORKS, V100_NETWORKS

@@ -226,7 +226,7 @@ def test_a_step_that_no_plan_helps_raises_its_error(tmp_path: Path) -> None:
         made.append(Offload(model, store=tmp_path))
         return made[0]
 
-    with limited_to(2 * need), pytest.raises(torch.OutOfMemoryError):
+    with limited_to(2 * need), pytest.raises(torch.OutOfMemoryError, match=r"step twice, .* with a smaller budget"):
         stepping(5, offload, shrink=need // 12)
     assert made[0].report().tightened > 0
     made[0].close()

@@ -10,6 +10,7 @@ import torch
 
 import fastio
 import simulated
+from fastio.devices import Mark
 from fastio.errors import RefusedError
 from fastio.offload.stores.copies import CpuCopies, DeviceCopies
 from fastio.offload.stores.tiers import ActivationLostError
@@ -66,6 +67,47 @@ def test_host_waits_for_no_copy(tmp_path: Path, budget: int) -> None:
     assert torch.equal(found.cpu(), plain)
     assert offload.report().traffic["host"].reads > 0
     assert offload.saved_tensors_alive == 0
+    offload.close()
+
+
+@pytest.mark.simulated
+@pytest.mark.parametrize("run", [1, 3, 100])  # operators on one stream, before those on the other
+@pytest.mark.parametrize("late", ["random", "always"])
+def test_small_tensors_move_in_batches_in_the_order_of_their_streams(
+    tmp_path: Path, run: int, late: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers, marks, told = 48, [0], Mark.set
+
+    def counted(mark: Mark) -> Any:
+        marks[0] += not mark.is_set
+        return told(mark)
+
+    def total(x: torch.Tensor) -> torch.Tensor:
+        y, here, there = x, torch.simulated.current_stream(), torch.simulated.Stream()
+        for layer in range(layers):
+            if layer and layer % run == 0:
+                here, there = there, here
+                here.wait_stream(there)
+            with torch.simulated.stream(here):
+                y = y.sin()
+        torch.simulated.current_stream().wait_stream(here)
+        return y.square().sum()
+
+    simulated.configure_execution(late)
+    monkeypatch.setattr(Mark, "set", counted)
+    x = torch.randn(NBYTES // 4).to("simulated").requires_grad_()
+    total(x).backward()
+    assert x.grad is not None
+    plain = x.grad.cpu()
+    offload = made(tmp_path, budget=16 * NBYTES)
+    for _ in range(6):
+        x.grad, marks[0] = None, 0
+        with offload:
+            y = total(x)
+        y.backward()
+        assert torch.equal(x.grad.cpu(), plain)
+    assert run < 100 or marks[0] < layers  # one for each transfer would be some 70
+    assert offload.report().traffic["host"].reads > 0
     offload.close()
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _indices = itertools.count()
 
 _CPU = torch.device("cpu")
+_BATCH = 1 << 20  # bytes: more would begin too late, and less tells an accelerator more often
 
 
 class ForwardPass:
@@ -51,6 +52,8 @@ class ForwardPass:
         self._waited_s = 0.0  # for moving out, including the codec
         self._stalled_s = 0.0  # for transfers only
         self._planned: Sequence[SavedRecord] = ()  # of the profile that the pass follows, if it is timed
+        # Bytes that wait to be moved out together, and are read back together: an accelerator is told less often.
+        self.batch_nbytes = 0
         self.is_steady = False  # the pass saves what its profile did so far, and waits for nothing
         self._by_bytes: dict[tuple[int, int, int], list[SavedTensor]] = {}
         self._operator: int | None = None  # the latest one that saved a tensor
@@ -119,7 +122,7 @@ class ForwardPass:
                 self.trace.saved.append(record)
                 return
         if planned:
-            self._planned, self.is_steady = (), False
+            self._planned, self.is_steady, self.batch_nbytes = (), False, 0
             self.trace.end_following()
         self.trace.add(SavedRecord(nbytes, dtype, self._elapsed() - self._waited_s), kind_of(here.innermost, dtype))
 
@@ -163,6 +166,8 @@ class ForwardPass:
                 self._times = ComputeTimes()
             elif profile is not None and profile.placements:
                 self._planned, self.is_steady = profile.trace.saved, not waits
+                if self.is_steady and self._is_accelerated:
+                    self.batch_nbytes = self._batch_for(profile.trace)
                 self.trace.follow(profile.trace)
         elif profile is not None and not self._diverged:
             known = profile.trace.saved
@@ -187,6 +192,11 @@ class ForwardPass:
                 return Placement(True, waits, placement.encodes)
             self.keep(saved, True)
         return placement
+
+    def _batch_for(self, trace: Trace) -> int:
+        """Return the bytes to transfer at once; 0 if that is less than two activations, as they are on average."""
+        nbytes = min(_BATCH, self._planner.window // 4)
+        return nbytes if nbytes * len(trace.saved) >= 2 * sum(saved.nbytes for saved in trace.saved) else 0
 
     def keep(self, saved: SavedTensor, kept: bool) -> None:
         """Count a saved tensor as one that stays in memory, or not."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
+
+import torch
 
 from fastio.errors import FastIOError
 from fastio.offload.autograd.forward_pass import ForwardPass
@@ -69,7 +72,7 @@ class ReadAhead:
         free = room - taken
         if others:
             free = min(free, room // (len(others) + 1) - self._loaded_bytes(step))
-        self._read_on(step, order, free - step.recompute_room)
+        self._read_on(step, order, free - step.recompute_room, taken)
         if tiers.disks:
             tiers.pump(self._held(step) if tiers.waiting_bytes else ())
 
@@ -114,27 +117,34 @@ class ReadAhead:
             needed.add(saved.index)
         return needed
 
-    def _read_on(self, step: ForwardPass, order: Order, room: int) -> None:
-        """Begin to read the tensors that follow, within ``room`` bytes."""
+    def _read_on(self, step: ForwardPass, order: Order, room: int, taken: int) -> None:
+        """Begin to read the tensors that follow, within ``room`` bytes. ``taken`` bytes are there or on their way.
+
+        While a batch is there, it waits for the room of another one.
+        """
+        if room < step.batch_nbytes <= taken:
+            return
         uses, saved_tensors = order.uses, step.saved_tensors
         at, count = max(self._ends[step], order.position), len(uses)
+        due: dict[int, SavedTensor] = {}
         while at < count:
             saved = saved_tensors.get(uses[at])
-            if saved is not None and saved.state is State.DISK and not saved.is_in_memory:
+            if saved is not None and saved.state is State.DISK and saved.index not in due and not saved.is_in_memory:
                 if room < saved.nbytes:
                     break
-                assert saved.tier is not None, "bytes that are not in memory are in a tier"
-                try:
-                    saved.tier.fetch(saved)
-                except FastIOError:
-                    break  # the device refuses: it is read when it is needed
-                except (MemoryError, RuntimeError) as error:
-                    if not is_out_of_memory(error):
-                        raise
-                    self._planner.answer_out_of_memory()  # likewise
-                    break
+                due[saved.index] = saved
                 room -= saved.nbytes
             at += 1
+        try:
+            for (tier, _), several in itertools.groupby(due.values(), _place):
+                tier.fetch(*several)
+        except FastIOError:
+            return  # the device refuses: it is read when it is needed
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            self._planner.answer_out_of_memory()  # likewise
+            return
         self._ends[step] = at
 
     def _held(self, step: ForwardPass) -> set[int]:
@@ -153,6 +163,11 @@ class ReadAhead:
         assert order is not None, "a use sets it"
         followers = (step.saved_tensors.get(ordinal) for ordinal in order.uses[order.position : self._ends[step]])
         return [saved for saved in followers if saved is not None]
+
+
+def _place(saved: SavedTensor) -> tuple[Any, torch.device]:
+    """Return where the bytes of a saved tensor are, and the device to read them to."""
+    return saved.tier, saved.device
 
 
 def _is_over(step: ForwardPass) -> bool:

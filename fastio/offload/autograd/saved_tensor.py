@@ -49,7 +49,7 @@ class SavedTensor:
         *("step", "ordinal", "index", "key", "version", "witness", "source", "source_nbytes", "span", "nbytes"),
         *("device", "accelerator", "stream", "live", "state", "handles", "kept"),
         *("tier", "recipe", "view", "encoded", "payload", "stored_nbytes", "computed", "lead", "sent"),
-        *("block", "copied", "copied_number"),
+        *("block", "batch", "copied"),
         *("buffer", "home", "fetched_s", "arrived", "ready"),
         *("unpacked", "handed_out"),
     )
@@ -95,13 +95,14 @@ class SavedTensor:
         self.encoded: Encoded | None = None  # codec and sizes, without the payload; None: not encoded
         self.payload: torch.Tensor | None = None  # replaces ``live`` if encoded
         self.block: int | None = None  # the address of the bytes in host memory
-        self.copied: devices.Event | None = None  # on a GPU: the end of the copy to host memory
+        self.batch = 0  # of copies that are issued together; 0: of none
+        self.copied: devices.Mark | None = None  # on a GPU: the end of the copy to host memory
 
         # Read back.
         self.buffer: Buffer | None = None  # strong: bytes that were read back, or are being read
         self.home: devices.Stream | None = None  # on a GPU: the stream on which the buffer was allocated
-        self.arrived: devices.Event | None = None  # on a GPU: the end of the latest copy back
-        self.ready: devices.Event | None = None  # on a GPU: work that uses the bytes waits for this
+        self.arrived: devices.Mark | None = None  # on a GPU: the end of the latest copy back
+        self.ready: devices.Mark | None = None  # on a GPU: work that uses the bytes waits for this
 
         # Used.
         self.unpacked: torch.Tensor | None = None  # an empty tensor that shares the counter of the unpacked ones
@@ -113,7 +114,6 @@ class SavedTensor:
     computed: devices.Event | None  # on a GPU: the bytes to write are there
     lead: int  # bytes before the span that are transferred with it
     sent: int  # address of the bytes when their write began
-    copied_number: int  # of the copies to host memory by their order
     fetched_s: float  # when the latest copy back began
 
     def tensor(self, view: View, storage: torch.UntypedStorage, moved: int) -> torch.Tensor:
@@ -203,8 +203,8 @@ class SavedTensor:
         if self.accelerator is not None:
             stream = self.accelerator.current_stream(self.device)
             if self.ready is not None:
-                stream.wait_event(self.ready)
-            if stream != self.home:
+                self.ready.precede(stream)
+            if self.home is None or stream != self.home:  # torch's streams do not differ from None
                 storage_bytes(storage).record_stream(stream)
         return storage, shift
 
@@ -227,14 +227,14 @@ def under_its_stream(saved: SavedTensor) -> contextlib.AbstractContextManager[An
     return contextlib.nullcontext() if saved.accelerator is None else saved.accelerator.under(saved.stream)
 
 
-def used_on_current_stream(storage: torch.UntypedStorage, after: devices.Event | None = None) -> None:
+def used_on_current_stream(storage: torch.UntypedStorage, after: devices.Mark | None = None) -> None:
     """Tell torch's allocator that the current stream uses this GPU memory: operators on several streams share it.
 
-    The stream waits for the event ``after``.
+    What is queued next there begins after the mark ``after``.
     """
     accelerator = devices.find(storage.device)
     if accelerator is not None:
         stream = accelerator.current_stream(storage.device)
         if after is not None:
-            stream.wait_event(after)
+            after.precede(stream)
         storage_bytes(storage).record_stream(stream)

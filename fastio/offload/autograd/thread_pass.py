@@ -37,7 +37,7 @@ class ThreadPass:
         # makes its node, saves its inputs, runs and saves its results under one number; the next one that saves a
         # tensor has another.
         self.operator = _NONE
-        self.moves: list[PendingMove] = []  # of tensors that it saved
+        self.moves: list[PendingMove] = []  # of tensors that it and those before it saved
         self.moves_nbytes = 0
         self.modules: list[str] = []  # the classes of the modules that run, the innermost last
         self.hooks = PushedHooks()
@@ -49,13 +49,12 @@ class ThreadPass:
         """The class name of the innermost running module; "" outside of modules."""
         return self.modules[-1] if self.modules else ""
 
-    def take(self, operator: int = _NONE) -> list[PendingMove]:
-        """Return and remove the moves of the latest operator, which has returned: ``operator`` runs now, or none."""
-        self.operator = operator
+    def take(self) -> list[PendingMove]:
+        """Return and remove the moves. The operators that saved these tensors have returned."""
         moves, self.moves, self.moves_nbytes = self.moves, [], 0
         return moves
 
     def add(self, move: PendingMove) -> None:
-        """Add the move of a tensor that the latest operator saved."""
+        """Add the move of a tensor that the latest operator has saved."""
         self.moves.append(move)
         self.moves_nbytes += move[0].nbytes

@@ -62,6 +62,6 @@ def unpack(saved: SavedTensor, payload: torch.Tensor) -> Buffer:
     return buffer
 
 
-def _now(saved: SavedTensor) -> devices.Event | None:
-    """Return an event of a GPU's current stream: other streams must wait for its kernels."""
-    return None if saved.accelerator is None else saved.accelerator.current_stream(saved.device).record_event()
+def _now(saved: SavedTensor) -> devices.Mark | None:
+    """Return the mark of a GPU's current stream now: other streams must wait for its kernels."""
+    return None if saved.accelerator is None else saved.accelerator.mark(saved.device)

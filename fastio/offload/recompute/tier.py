@@ -44,7 +44,7 @@ class RecomputeTier:
     def cancel(self, saved: SavedTensor) -> None:
         """Nothing: no transfer is pending."""
 
-    def fetch(self, saved: SavedTensor) -> None:
+    def fetch(self, *several: SavedTensor) -> None:
         """Nothing: the bytes are computed when they are needed."""
 
     def bring(self, saved: SavedTensor) -> None:
@@ -65,7 +65,7 @@ class RecomputeTier:
             )
         if saved.accelerator is not None:
             saved.home = saved.accelerator.current_stream(saved.device)
-            saved.ready = saved.home.record_event()
+            saved.ready = saved.accelerator.mark(saved.device)
         saved.buffer = Buffer(storage, saved.span.start)
         saved.state = State.RESIDENT
         self._loaded.add(saved)

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from fastio._native import streaming_copy
-from fastio.devices import Accelerator, Event, Stream, copy_errors
+from fastio.devices import Accelerator, Event, Mark, Stream, copy_errors, refused_copy
 
 _REFUSED = copy_errors()
 
@@ -29,7 +28,6 @@ class CpuCopies:
     """
 
     pin_for: Accelerator | None = None
-    issued = 0  # copies out
     streams: Sequence[Stream] = ()
 
     def out(self, address: int, host: int, nbytes: int, computed_by: Stream | None = None) -> Event | None:
@@ -52,8 +50,23 @@ class CpuCopies:
         streaming_copy(address, host, nbytes)
         return None
 
-    def follow(self, copied: Event, number: int) -> None:
-        """Let the copies back to come follow the ``number``th copy out, whose event is ``copied``."""
+    def out_in_batch(self, address: int, host: int, nbytes: int, computed_by: Stream | None, batch: int) -> Mark | None:
+        """Begin to copy as ``out`` does. Copies of one ``batch`` are issued with no compute between them; 0: with some.
+
+        Returns the mark that follows the copy; None if it has ended.
+        """
+        self.out(address, host, nbytes)
+        return None
+
+    def back_in_batch(self, copies: Sequence[tuple[int, int, int]], last_out: Mark | None, home: Stream) -> Mark | None:
+        """Begin to copy bytes of the slab to memory that was allocated on the stream ``home``, with no compute since.
+
+        ``copies``: address in the slab, address and bytes of each. They follow the copy out ``last_out``. Returns as
+        ``out_in_batch`` does.
+        """
+        for host, address, nbytes in copies:
+            self.back(host, address, nbytes, None)
+        return None
 
     def follow_streams(self, streams: Sequence[Stream]) -> None:
         """Let the copies out to come follow all that is queued on these streams."""
@@ -81,14 +94,15 @@ class DeviceCopies(CpuCopies):
         self._device = device
         self._within = within
         self.streams = self._out, self._back = [accelerator.copy_stream(device, to_host) for to_host in (True, False)]
-        self._followed = 0  # the latest copy out that the copies back follow
+        self._batch = 0, self._out, Mark(self._out)  # the latest batch out, the stream that it follows, and its mark
+        self._followed = 0  # the number of the latest mark that the copies back follow
 
     def out(self, address: int, host: int, nbytes: int, computed_by: Stream | None = None) -> Event | None:
         """See :class:`CpuCopies`."""
         with _REFUSED:
             self._out.wait_stream(computed_by or self._accelerator.current_stream(self._device))
-            self.issued += 1
-            return self._copy(self._out, host, address, nbytes, True)
+            self._copy(self._out, host, address, nbytes, True)
+            return self._out.record_event()
 
     def fence(self, stream: Stream | None = None) -> Event:
         """See :class:`CpuCopies`."""
@@ -99,14 +113,37 @@ class DeviceCopies(CpuCopies):
         """See :class:`CpuCopies`."""
         with _REFUSED:
             self._back.wait_event(fence)
-            return self._copy(self._back, address, host, nbytes, False)
+            self._copy(self._back, address, host, nbytes, False)
+            return self._back.record_event()
 
-    def follow(self, copied: Event, number: int) -> None:
+    def out_in_batch(self, address: int, host: int, nbytes: int, computed_by: Stream | None, batch: int) -> Mark | None:
+        """See :class:`CpuCopies`. All copies of a batch have one mark, which is set when the next batch begins."""
+        try:
+            known, stream, mark = self._batch
+            if batch == 0 or batch != known or mark.is_set or stream != computed_by:
+                mark.set()
+                self._out.wait_stream(computed_by)
+                mark = Mark(self._out, mark.number + 1)
+                self._batch = batch, computed_by, mark
+            self._copy(self._out, host, address, nbytes, True)
+        except RuntimeError as error:
+            raise refused_copy(error) from error
+        return mark
+
+    def back_in_batch(self, copies: Sequence[tuple[int, int, int]], last_out: Mark | None, home: Stream) -> Mark | None:
         """See :class:`CpuCopies`. Copies out are in order, so it waits only for one that is later than the last."""
-        if number > self._followed:
-            with _REFUSED:
-                self._back.wait_event(copied)
-            self._followed = number
+        try:
+            if last_out is not None and last_out.number > self._followed:
+                last_out.precede(self._back)
+                self._followed = last_out.number
+            self._back.wait_stream(home)
+            for host, address, nbytes in copies:
+                self._copy(self._back, address, host, nbytes, False)
+            mark = Mark(self._back)
+            mark.set()
+        except RuntimeError as error:
+            raise refused_copy(error) from error
+        return mark
 
     def follow_streams(self, streams: Sequence[Stream]) -> None:
         """See :class:`CpuCopies`."""
@@ -132,9 +169,9 @@ class DeviceCopies(CpuCopies):
             with contextlib.suppress(RuntimeError):
                 stream.synchronize()
 
-    def _copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> Any:
+    def _copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> None:
         if nbytes == 0:
-            return None
+            return
         if self._within:
             with self._accelerator.under(stream):
                 self._accelerator.bytes_at(destination, nbytes).copy_(
@@ -142,4 +179,3 @@ class DeviceCopies(CpuCopies):
                 )
         else:
             self._accelerator.copy(stream, destination, source, nbytes, to_host)
-        return stream.record_event()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from fastio.devices import Mark
 from fastio.offload.autograd.buffer import Buffer
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.stores.store_errors import without_frames
@@ -14,11 +15,15 @@ from fastio.offload.stores.write_queue import WriteQueue
 class DiskTier(WriteQueue):
     """Moves saved tensors to a store and back."""
 
-    def fetch(self, saved: SavedTensor) -> None:
-        """Begin to read a tensor back; it is submitted by the next ``pump``, or when it is waited for.
+    def fetch(self, *several: SavedTensor) -> None:
+        """Begin to read tensors back; they are submitted by the next ``pump``, or when they are waited for.
 
-        Raises MemoryError, or torch's error, with nothing changed if there is no memory for it.
+        Raises MemoryError, or torch's error, with nothing changed for the first of them that there is no memory for.
         """
+        for saved in several:
+            self._fetch(saved)
+
+    def _fetch(self, saved: SavedTensor) -> None:
         if saved.encoded is None:
             saved.buffer = Buffer.like_source(saved.span, saved.source_nbytes, saved.device, saved.lead)
         else:
@@ -98,7 +103,8 @@ class DiskTier(WriteQueue):
         arrive = getattr(self.store, "arrive", None)
         if arrive is None:
             self.store.wait(saved.index)
-        saved.ready = None if arrive is None else arrive(saved.index)
+        event = None if arrive is None else arrive(saved.index)
+        saved.ready = None if event is None else Mark(None, event=event)
 
     def _read(self, saved: SavedTensor) -> None:
         assert saved.buffer is not None, "fetch gave it one"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
+from collections import defaultdict, deque
 from functools import partial
 
 import torch
@@ -42,7 +42,7 @@ class HostTier(Tier):
         self._copies: dict[torch.device, CpuCopies] = {}
         # Free blocks by size, oldest first: a training uses the same ones in each step. Copies may still use those that
         # were freed in this epoch: until the copies out follow all others, which begins the next one.
-        self._free: dict[int, deque[tuple[int, int]]] = {}  # address and epoch
+        self._free: defaultdict[int, deque[tuple[int, int]]] = defaultdict(deque)  # address and epoch
         self._epoch = 0
 
     def move_out(self, saved: SavedTensor, waits: bool) -> bool:
@@ -57,10 +57,11 @@ class HostTier(Tier):
                 return False
             saved.tier = self
             assert saved.block is not None, "it was reserved"
-            saved.copied = copies.out(saved.address, saved.block, saved.stored_nbytes, saved.stream)
-            saved.copied_number = copies.issued
-            if waits:
-                copies.wait(saved.copied)
+            saved.copied = copies.out_in_batch(
+                saved.address, saved.block, saved.stored_nbytes, saved.stream, saved.batch
+            )
+            if waits and saved.copied is not None:
+                copies.wait(saved.copied.set())
         except STORE_ERRORS as error:
             self._release(saved)
             self._refuse(saved, error)
@@ -76,33 +77,37 @@ class HostTier(Tier):
     def cancel(self, saved: SavedTensor) -> None:
         """Nothing: a copy is issued at once."""
 
-    def fetch(self, saved: SavedTensor) -> None:
-        """Begin to copy a tensor back.
+    def fetch(self, *several: SavedTensor) -> None:
+        """Begin to copy tensors of one device back.
 
-        Raises MemoryError, or torch's error, if there is no memory for it, and RefusedError if the device refuses the
+        Raises MemoryError, or torch's error, if there is no memory for them, and RefusedError if the device refuses a
         copy; nothing is changed then.
         """
-        assert saved.block is not None, "it was moved out"
-        if saved.view is not None and saved.encoded is None and (saved.accelerator or saved.nbytes < IN_HUGE_PAGES):
-            buffer = Buffer.of_view(saved.view, saved.device)
-        elif saved.encoded is not None:
-            buffer = Buffer.for_payload(saved.stored_nbytes, saved.device)
-        else:
-            buffer = Buffer.like_source(saved.span, saved.source_nbytes, saved.device, paged=False)
-        saved.buffer = buffer
-        saved.fetched_s = time.perf_counter()
+        first, last_out = several[0], None
+        copies, accelerator = self._copies[first.device], first.accelerator
         try:
-            copies = self._copies[saved.device]
-            if saved.accelerator is not None:
-                saved.home = saved.accelerator.current_stream(saved.device)
-                copies.follow(saved.copied, saved.copied_number)
-            saved.arrived = copies.back(saved.block, buffer.address, saved.stored_nbytes, copies.fence(saved.home))
-            saved.state = State.INFLIGHT
-            self._loaded.add(saved)
-        except BaseException:  # an interrupt may come after the copy was issued
+            for saved in several:
+                saved.buffer = _buffer_for(saved)
+            home = None if accelerator is None else accelerator.current_stream(first.device)
+            moves = []
+            now = time.perf_counter()
+            for saved in several:
+                assert saved.block is not None, "it was moved out"
+                assert saved.buffer is not None, "it has just been made"
+                moves.append((saved.block, saved.buffer.address, saved.stored_nbytes))
+                copied = saved.copied
+                if copied is not None and (last_out is None or copied.number > last_out.number):
+                    last_out = copied
+                saved.home, saved.fetched_s = home, now
+            arrived = copies.back_in_batch(moves, last_out, home)
+            for saved in several:
+                saved.arrived, saved.state = arrived, State.INFLIGHT
+                self._loaded.add(saved)
+        except BaseException:  # an interrupt may come after a copy was issued
             self._synchronize()
-            self._loaded.discard(saved)
-            saved.buffer, saved.state = None, State.DISK
+            for saved in several:
+                self._loaded.discard(saved)
+                saved.buffer, saved.state = None, State.DISK
             raise
 
     def bring(self, saved: SavedTensor) -> None:
@@ -126,7 +131,7 @@ class HostTier(Tier):
     def unload(self, saved: SavedTensor) -> None:
         """Drop the bytes of a tensor in ``loaded`` on the device; host memory has them too."""
         if saved.stream is not None and saved.copied is not None and (saved.live or saved.payload) is not None:
-            saved.stream.wait_event(saved.copied)
+            saved.copied.precede(saved.stream)
         saved.live = saved.payload = saved.buffer = None
         saved.state = State.DISK
         self._loaded.discard(saved)
@@ -134,7 +139,7 @@ class HostTier(Tier):
     def drop(self, saved: SavedTensor) -> None:
         """Free the bytes of a tensor that the graph released."""
         if saved.state is State.INFLIGHT and saved.arrived is not None and saved.home is not None:
-            saved.home.wait_event(saved.arrived)  # nothing that uses the bytes did
+            saved.arrived.precede(saved.home)  # nothing that uses the bytes did
         if saved.state is not State.DISK:
             self.unload(saved)
         self._release(saved)
@@ -179,8 +184,6 @@ class HostTier(Tier):
                 self._follow_all()
             saved.block = blocks[0][0]  # no interrupt comes between this and the next line
             blocks.popleft()
-            if not blocks:
-                del self._free[nbytes]
             return True
         with contextlib.suppress(ArenaFullError):
             saved.block = self._slab.resident(nbytes)
@@ -198,4 +201,13 @@ class HostTier(Tier):
     def _release(self, saved: SavedTensor) -> None:
         block, saved.block = saved.block, None
         if block is not None:
-            self._free.setdefault(saved.stored_nbytes, deque()).append((block, self._epoch))
+            self._free[saved.stored_nbytes].append((block, self._epoch))
+
+
+def _buffer_for(saved: SavedTensor) -> Buffer:
+    """Allocate memory to read a saved tensor back to."""
+    if saved.encoded is not None:
+        return Buffer.for_payload(saved.stored_nbytes, saved.device)
+    if saved.view is not None and (saved.accelerator or saved.nbytes < IN_HUGE_PAGES):
+        return Buffer.of_view(saved.view, saved.device)
+    return Buffer.like_source(saved.span, saved.source_nbytes, saved.device, paged=False)
