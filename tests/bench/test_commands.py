@@ -192,7 +192,6 @@ class TestCommands:
         assert [sample["tool"] for sample in told["samples"]] == ["write"]
         assert not list(work.iterdir())
 
-    @pytest.mark.usefixtures("forked_children")
     def test_peers_writes_every_sample(self, disk: Path) -> None:
         out, work = disk / "out", disk / "work"
         work.mkdir()
@@ -281,7 +280,7 @@ class TestCommands:
     def test_ctrl_c_during_cleanup_has_no_effect(self, first: signal.Signals | None, disk: Path) -> None:
         out, work = disk / "out", disk / "work"
         work.mkdir()
-        with subprocess.Popen(
+        with WarmPopen(
             [sys.executable, "-c", MANY_FILES, "--dir", str(work), "--out", str(out)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -184,7 +184,6 @@ class TestRuns:
 
 
 class TestCommand:
-    @pytest.mark.usefixtures("forked_children")
     def test_command_saves_and_loads_with_every_tool(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(runs, "_LEARNING", 1)
         result = invoke("--model", "toy", "--rounds", 1, "--json", "--dir", disk)

@@ -39,6 +39,7 @@ from fastio_bench.tools.replaying import (
     timed,
 )
 from fastio_bench.tools.trace import Row
+from warm_python import WarmPopen
 
 MIB = 1 << 20
 SMALL = Model("transformer", "a transformer", 4, 2, 16, "Fastensor, table 13", "BERT")
@@ -471,7 +472,7 @@ class TestCommand:
         work.mkdir()
         command = [sys.executable, "-c", "from fastio_bench.tools.options import tools; tools()"]
         more = ["--quick", "--calls", 40_000, "--seconds", 0, "--trace", traced, "--dir", work, "--json"]
-        child = subprocess.Popen([*command, *map(str, more)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        child = WarmPopen([*command, *map(str, more)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         pause = threading.Event()
         while child.poll() is None and not list(work.glob("*/of-all-tools.pt")):
             pause.wait(0.01)

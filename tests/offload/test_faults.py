@@ -308,10 +308,10 @@ print("end")
 @pytest.mark.parametrize(
     ("policy", "budget", "state"),
     [
-        ("all", "0", "forward"),
         ("all", "0", "context"),
         ("all", "64MiB", "forward"),
-        ("fastensor", "0", "backward"),
+        pytest.param("all", "0", "forward", marks=pytest.mark.nightly),
+        pytest.param("fastensor", "0", "backward", marks=pytest.mark.nightly),
         pytest.param("all", "0", "backward", marks=pytest.mark.nightly),
         pytest.param("all", "64MiB", "backward", marks=pytest.mark.nightly),
         pytest.param("all", "64MiB", "context", marks=pytest.mark.nightly),
