@@ -23,6 +23,9 @@ KVIKIO := kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cuda-pathf
 # orders the files.
 PYTEST_ARGUMENTS := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
+# Some machines tell Python to keep no bytecode: each of the tests' processes would then compile the tests again.
+export PYTHONDONTWRITEBYTECODE :=
+
 # What `make quick` runs, without the tests that are marked slow: each part's main tests.
 QUICK := $(addprefix tests/, \
     api/test_candidates.py api/test_drop_in.py api/test_packaging.py api/test_policy.py api/test_progress.py \

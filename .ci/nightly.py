@@ -45,12 +45,12 @@ STEPS = {
     "differential": Step(
         "make differential EXAMPLES=100000",
         "fastio does with generated objects what torch does",
-        "make differential EXAMPLES=5000",
+        "make differential EXAMPLES=600",
     ),
     "mutants": Step(
         ".venv/bin/python .ci/mutants.py --minutes 60",
         "tests fail where the code is changed by one operator or constant",
-        ".venv/bin/python .ci/mutants.py --minutes 5",
+        ".venv/bin/python .ci/mutants.py --minutes 2",
     ),
     "kills": Step(
         f"{PYTEST} -m 'nightly or not nightly' "

@@ -1,6 +1,6 @@
-"""The ``fastio-bench`` command group. :mod:`fastio_bench.harness.command_run` has what its subcommands share.
+"""The ``fastio-bench`` command group. A subcommand's options are in the ``options.py`` of its folder.
 
-A subcommand is imported when it is asked for: its module imports torch, which takes seconds.
+What it does is in ``command.py``, which is imported when it runs: that imports torch, which takes seconds.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import click
 
 from fastio_bench.harness.interrupts import STATUS
 
-# The subcommands, the folder of each one's `command.py`, and the line of `--help`.
+# The subcommands, the module of each one's options, and the line of `--help`.
 SUBCOMMANDS = {
-    "checkpoint": ("checkpoint.command", "Saves and restores of a model and its optimizer."),
-    "contend": ("contend.command", "Files and training while others use memory bandwidth."),
-    "doctor": ("doctor.command", "What is here, the way bytes take, the disk's limit."),
-    "hybrid": ("hybrid.command", "Training with parameters and gradients in host memory."),
-    "io": ("io.command", "Bandwidth and processor time by tool and size."),
-    "model": ("model.command", "Seconds to save and to load real models."),
-    "offload": ("offload.command", "Training with activations offloaded."),
-    "papers": ("papers.command", "The papers' figures, ours, and what answers each."),
-    "peers": ("peers.command", "The same work by other libraries and by fastio."),
-    "report": ("report.command", "One HTML page of the results in a folder."),
-    "store": ("store.command", "The block store of activations beside fio."),
-    "tools": ("tools.command", "How the best tool spreads, and how near auto comes."),
-    "tune": ("tools.tune_command", "Fill and keep this machine's dictionaries."),
-    "weights": ("weights.command", "Weights of language models into modules, and back."),
+    "checkpoint": ("checkpoint.options", "Saves and restores of a model and its optimizer."),
+    "contend": ("contend.options", "Files and training while others use memory bandwidth."),
+    "doctor": ("doctor.options", "What is here, the way bytes take, the disk's limit."),
+    "hybrid": ("hybrid.options", "Training with parameters and gradients in host memory."),
+    "io": ("io.options", "Bandwidth and processor time by tool and size."),
+    "model": ("model.options", "Seconds to save and to load real models."),
+    "offload": ("offload.options", "Training with activations offloaded."),
+    "papers": ("papers.options", "The papers' figures, ours, and what answers each."),
+    "peers": ("peers.options", "The same work by other libraries and by fastio."),
+    "report": ("report.options", "One HTML page of the results in a folder."),
+    "store": ("store.options", "The block store of activations beside fio."),
+    "tools": ("tools.options", "How the best tool spreads, and how near auto comes."),
+    "tune": ("tools.tune_options", "Fill and keep this machine's dictionaries."),
+    "weights": ("weights.options", "Weights of language models into modules, and back."),
 }
 
 
@@ -37,7 +37,7 @@ class _Commands(click.Group):
         return list(SUBCOMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Import a subcommand; None if there is none of that name."""
+        """Import the options of a subcommand; None if there is none of that name."""
         if name not in SUBCOMMANDS:
             return None
         command = getattr(import_module(f"fastio_bench.{SUBCOMMANDS[name][0]}"), name)

@@ -89,11 +89,14 @@ def write_layout(
 def _save(plan: FileSave, new: AtomicFile, progress: Progress | None, execution: Execution) -> Outcome[None]:
     """Fill the new file, and commit it."""
     request, layout = plan.request, plan.layout
-    with_crcs = torch.serialization.get_crc32_options()
+    has_crcs = True
 
     def fill(tool: str) -> TransportResult:
+        nonlocal has_crcs
         if request.file_format not in registry.get(tool).capabilities.whole:
+            has_crcs = True
             return _fill(tool, layout, new, request.durable, progress)
+        has_crcs = torch.serialization.get_crc32_options()
         _empty(new, layout.size)  # torch starts the file anew; a full disk shows here, with its errno
         notes = fill_by_torch(request, new)
         tell_end(progress, layout.size)
@@ -104,7 +107,6 @@ def _save(plan: FileSave, new: AtomicFile, progress: Progress | None, execution:
     # Before the commit: a sidecar must never be beside a file that is not its own.
     notes = sidecar.remove_old(request.path) if request.file_format == SAFETENSORS else ()
     new.commit(request.durable)
-    has_crcs = moved.route != "library" or with_crcs
     verified = has_crcs if request.file_format == PT else bool(layout.digests)
     return Outcome(moved._replace(notes=(*moved.notes, *notes)), None, verified)
 

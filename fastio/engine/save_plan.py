@@ -86,7 +86,7 @@ def _lay_out(request: SaveRequest) -> Layout:
 
 def _without_defaults(request: SaveRequest) -> SaveRequest:
     """The request without arguments of torch.save that say what is so anyway: they change no layout."""
-    if request.file_format != PT:
+    if request.file_format != PT or not request.arguments:
         return request
     arguments = dict(request.arguments)
     if arguments.get(_ZIP):

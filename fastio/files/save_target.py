@@ -68,6 +68,8 @@ def find(path: str, follow_link: bool) -> Target:
 def in_place_reason(path: str) -> str:
     """Why a path's file can only be written in place; empty if it can be replaced or does not exist."""
     try:
+        if stat.S_ISREG(os.lstat(path).st_mode):
+            return ""
         here = os.stat(path)
         if stat.S_ISDIR(here.st_mode):
             return ""

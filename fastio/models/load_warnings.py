@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from fastio.errors import quoted
 from fastio.files.open_file import is_path
@@ -34,6 +35,23 @@ def warn_of_meta_buffers(model: torch.nn.Module) -> None:
             RuntimeWarning,
             stacklevel=_TO_CALLER,
         )
+
+
+def warn_of_tensors_without_memory(model: torch.nn.Module, missing: Iterable[str]) -> None:
+    """Warn of tensors that got no values, which ``strict=False`` allows, and have no memory.
+
+    They are on the meta device, or belong to a lazy module that was not called yet.
+    """
+    kept = {*missing}
+    left = [
+        name
+        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        if name in kept and (is_lazy(tensor) or tensor.is_meta)
+    ]
+    if left:
+        (said,) = listed("no values were loaded for these tensors, which stay without memory", left)
+        cure = "load a file that has them as well, or give the module tensors with values in their place"
+        warnings.warn(f"load_model: {said}; {cure}", RuntimeWarning, stacklevel=_TO_CALLER)
 
 
 def warn_of_no_tensors(state: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from fastio.engine.call_checks import check_flag, swapped
 from fastio.engine.tool_selection import check
 from fastio.models.device_places import check_names, device_places
 from fastio.models.load_plan import LoadPlan, module_target, wanted_dtype
-from fastio.models.load_warnings import warn_of_meta_buffers, warn_of_nothing_loaded
+from fastio.models.load_warnings import warn_of_meta_buffers, warn_of_nothing_loaded, warn_of_tensors_without_memory
 from fastio.models.loading import Load
 from fastio.models.module_tensors import ModuleTensors, module_tensors
 from fastio.models.rank_group import rank_group, together
@@ -50,7 +50,8 @@ def load_model(
         filename: a file, a list of files, an index or a folder, as for :func:`fastio.safe_open`. Of a ``.pt`` with
             more than the module's state dict, load that part by :func:`fastio.load`.
         strict: raise for names that only the files or only the module have. Without it, a RuntimeWarning says so if the
-            files have no name of the module, so that nothing is loaded.
+            files have no name of the module, so that nothing is loaded, and one names tensors that got no values and
+            have no memory: on the meta device, or of a lazy module.
         device: where tensors that are on the meta device are put; None for the CPU. Or a dict of names of submodules,
             parameters or buffers to devices: the longest that a name begins with counts, ``""`` is for all others. What
             is not on the meta device stays where it is.
@@ -108,7 +109,10 @@ def load_model(
         warn_of_meta_buffers(model)
         is_meta = any(tensor.is_meta for tensor in found.tensors.values())
         warn_of_nothing_loaded("load_model", "module.state_dict()", got.plan, filename, is_meta)
-        return got.plan.result(got.damaged)
+        missing, unexpected = got.plan.result(got.damaged)
+        if got.plan.names:  # else the warning before says that all are missing
+            warn_of_tensors_without_memory(model, missing)
+        return missing, unexpected
 
 
 def _assign(

@@ -7,7 +7,7 @@ The parts can be used alone: the planners (:func:`plan`), the codecs (:func:`enc
 from fastio.offload.codecs.encoding import Encoded, decode, encode, is_exact
 from fastio.offload.manager import Offload
 from fastio.offload.planning.schedule import ActivationProfile, InfeasibleBudget, Schedule, plan
-from fastio.offload.simulation.timeline import Timeline, simulate
+from fastio.offload.planning.timeline import Timeline
 from fastio.offload.stores.arena import Arena
 from fastio.offload.stores.block_store import BlockStore
 from fastio.offload.stores.tiers import ActivationLostError
@@ -28,5 +28,4 @@ __all__ = [
     "encode",
     "is_exact",
     "plan",
-    "simulate",
 ]

@@ -47,8 +47,8 @@ class Offload(SavedTensors):
         budget: bytes (or "8GiB") of memory for saved tensors. None: what fits the device beside all else.
         host_budget: bytes of host memory (pinned for tensors on a GPU) for the tensors that come back soonest; the
             others go to the store.
-        policy: "flashneuron" (what the budget requires, by a plan), "optimal" (with the least transfer time), "joint"
-            (and recomputes what that makes faster), "all", "vdnn-all", "vdnn-conv", "vdnn-dyn" (inputs of layers by
+        policy: "flashneuron" (what the budget requires, by a plan), "optimal" (keeps, moves or recomputes, whichever
+            makes the step shortest), "all", "vdnn-all", "vdnn-conv", "vdnn-dyn" (inputs of layers by
             kind) or "fastensor" (all, waiting for each); a function with the arguments of
             :func:`fastio.offload.planning.schedule.plan`; or what
             ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` takes.
@@ -92,7 +92,7 @@ class Offload(SavedTensors):
             planner.title = operators.name
         tiers = TierSet(*resolve_store(store, policy, force), host_bytes, counts)
         super().__init__(planner, tiers, ModuleHooks(model), codec, counts)
-        if operators is not None or policy == "joint":
+        if operators is not None or policy == "optimal":
             self._recomputation = Recomputation(self, self._tiers.loaded, operators)
         self._numbers = itertools.count(1)  # of forward passes
         self._finalizer = weakref.finalize(self, self._tiers.close)
@@ -221,12 +221,12 @@ class Offload(SavedTensors):
     def checkpoint_policy(self) -> PlannedPolicy:
         """Return the plan as a policy for one call of ``torch.utils.checkpoint.create_selective_checkpoint_contexts``.
 
-        Raises RuntimeError if nothing is planned: only "joint" plans with operators.
+        Raises RuntimeError if nothing is planned: only "optimal" plans with operators.
         """
         profile = self._planner.latest
-        if self._planner.policy != "joint" or profile is None or not profile.planned:
+        if self._planner.policy != "optimal" or profile is None or not profile.planned:
             raise RuntimeError(
-                "this Offload has not planned which operators to recompute: use policy='joint', run a "
+                "this Offload has not planned which operators to recompute: use policy='optimal', run a "
                 "forward and a backward pass, and enter it once more"
             )
         return PlannedPolicy(profile)

@@ -9,9 +9,15 @@ from typing import TypeVar
 import torch
 
 from fastio import devices
+from fastio.errors import add_to_message
 
 # torch's CPU allocator raises a RuntimeError with this name of itself.
 _CPU_ALLOCATOR = "DefaultCPUAllocator"
+
+_TWICE = (
+    "\nOffload.step ran this step twice, the second time with a smaller budget, and memory ran out again: what is left "
+    "is not saved for backward; use a smaller batch"
+)
 
 Result = TypeVar("Result")
 
@@ -46,7 +52,7 @@ class StepState:
 def run_twice(run: Callable[[], Result], state: StepState, may_repeat: Callable[[], bool]) -> Result:
     """Return what ``run`` returns. If memory runs out in it, and ``may_repeat()``, restore the state and run it again.
 
-    Raises what the second run raises, and what the first one raises otherwise.
+    Raises what the second run raises, with a note if its memory ran out too, and what the first one raises otherwise.
     """
     try:
         return run()
@@ -56,4 +62,9 @@ def run_twice(run: Callable[[], Result], state: StepState, may_repeat: Callable[
     # The error, whose frames hold the graph, is gone here.
     gc.collect()
     state.restore()
-    return run()
+    try:
+        return run()
+    except Exception as error:
+        if is_out_of_memory(error):
+            add_to_message(error, _TWICE)
+        raise

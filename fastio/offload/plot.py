@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from fastio.errors import ToolUnavailableError
 from fastio.files.atomic_file import AtomicFile
+from fastio.offload.planning.timeline import Timeline
 from fastio.offload.report import Event, Iteration, Report
-from fastio.offload.simulation.timeline import Timeline
 from fastio.runtime.installation import pip_install
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from fastio.offload import freed_blocks
 from fastio.offload.planning.fitting import Fit
 from fastio.offload.planning.schedule import Schedule
-from fastio.offload.simulation.timeline import Timeline
+from fastio.offload.planning.timeline import Timeline
 
 if TYPE_CHECKING:
     from fastio.offload.planning.planner import Planner
@@ -266,7 +266,7 @@ class Report:
         """What happened since the start; counts of 0 are left out."""
         counts = self.counts
         lines = [
-            f"  {tier}: {_size(one.written_bytes)} written in {one.writes}, {_size(one.read_bytes)} read in {one.reads}"
+            f"  {tier}: {_size(one.written_bytes)} in {one.writes} writes, {_size(one.read_bytes)} in {one.reads} reads"
             for tier, one in self.traffic.items()
             if one.writes or one.reads
         ]

@@ -11,31 +11,19 @@ import click
 
 from fastio_bench.checkpoint import runs, savers
 from fastio_bench.checkpoint import tables as checkpoint_tables
+from fastio_bench.checkpoint.options import LEAST
 from fastio_bench.checkpoint.state import shape_of
-from fastio_bench.harness.command_run import CommandRun, as_bytes, common, forecast
+from fastio_bench.harness.command_run import CommandRun, forecast
 from fastio_bench.harness.memory_reserve import available_memory
 
 SIZE, QUICK_SIZE = 3_600_000_000, 400_000_000
-_LEAST = 1_000_000
 
 
-def _state_size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """Parse the bytes of a state. Raises click.BadParameter if it is too small to measure."""
-    nbytes = as_bytes(context, parameter, value)
-    if nbytes is not None and nbytes < _LEAST:
-        raise click.BadParameter(f"{value} is less than {_LEAST / 1e6:.0f}MB", context, parameter)
-    return nbytes
-
-
-@click.command()
-@click.option("--size", metavar="SIZE", callback=_state_size, help="Parameters and moments; 3.6GB, with --quick 400MB.")
-@click.option("--rounds", type=click.IntRange(1), help="Rounds; 3, with --quick 1.")
-@common
 def checkpoint(command: CommandRun, size: int | None, rounds: int | None) -> None:
     """Saves and restores of a model with its AdamW, one process and two, beside torch.save and DCP."""
     asked = size or (QUICK_SIZE if command.quick else SIZE)
     room = min(available_memory() // runs.MEMORY, shutil.disk_usage(command.parent).free // runs.DISK)
-    size = max(min(asked, room), _LEAST)
+    size = max(min(asked, room), LEAST)
     if size < asked:
         command.report.notes.append(
             f"{size / 1e9:.2f} GB instead of {asked / 1e9:.2f} GB, for want of memory or disk: a process takes "

@@ -11,12 +11,11 @@ import click
 
 from fastio_bench.contend import contention, modelled, tables
 from fastio_bench.harness import room
-from fastio_bench.harness.command_run import CommandRun, common, forecast
+from fastio_bench.harness.command_run import CommandRun, forecast
 from fastio_bench.harness.rounds import Failure, describe
 from fastio_bench.machine import core_halves
 from fastio_bench.machine.bandwidth_loads import BandwidthLoadError, BandwidthLoads, Traffic
 from fastio_bench.offload import device_ways, training_room
-from fastio_bench.offload.device_ways import SIMULATED
 from fastio_bench.papers import figures
 from fastio_bench.workloads.training_models import Size
 
@@ -26,14 +25,6 @@ _HOGS = "other processes"
 _FILES = 3  # of the tensor on the disk at once: one of each tool, and the one being saved
 
 
-@click.command()
-@click.option("--rounds", type=click.IntRange(1), help="Rounds; 5, with --quick 3.")
-@click.option(
-    "--device",
-    type=click.Choice((SIMULATED,)),
-    help="Instead: training on a simulated device whose host has what the others leave.",
-)
-@common
 def contend(command: CommandRun, rounds: int | None, device: str | None) -> None:
     """Saves, loads and training while other processes take 50, 70 and 90 % of memory bandwidth, and what those lose."""
     rounds = rounds or (3 if command.quick else 5)

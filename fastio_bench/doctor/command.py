@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-import click
 
 from fastio.inspect.machine_checks import tool_rows
 from fastio_bench.doctor import checks as doctors
 from fastio_bench.doctor import nvme as doctor_nvme
 from fastio_bench.harness import room
-from fastio_bench.harness.command_run import CommandRun, common
+from fastio_bench.harness.command_run import CommandRun
 from fastio_bench.harness.stats import summarise
 from fastio_bench.report import findings_tables, summary_tables
 from fastio_bench.report.table import ResultTable
 from fastio_bench.workloads.objects import MIB
 
 
-@click.command()
-@partial(common, quick="Fewer rounds of the disk's limit: some seconds in all.")
 def doctor(command: CommandRun) -> None:
-    """What is here and what is not, the path that bytes really take, NVMe controllers, and the limit of the disk.
-
-    Takes about fifteen seconds and half a gigabyte of disk.
-    """
+    """What is here and what is not, the path that bytes really take, NVMe controllers, and the limit of the disk."""
 
     probe, cut = room.one_size(doctors.PROBE_BATCH, command.parent, doctors.PROBE_FILES)
     nbytes = doctors.limit_nbytes(command.parent)

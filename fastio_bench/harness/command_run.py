@@ -1,18 +1,15 @@
-"""Runs a subcommand: common options, temporary folder, progress, output and exit status."""
+"""Runs a subcommand: temporary folder, progress, output and exit status."""
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 
 from fastio.runtime.installation import pip_install
-from fastio.sizes import parse_size
 from fastio_bench.harness import plain_json, writable
 from fastio_bench.harness.interrupts import STATUS, undisturbed
 from fastio_bench.harness.progress_meter import Meter
@@ -111,56 +108,8 @@ class CommandRun:
             raise click.ClickException(f"--out {self.out}: no plots: {describe(error)}; make room there") from error
 
 
-_OPTIONS = (
-    click.option(
-        "--dir",
-        "parent",
-        type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
-        default=".",
-        help="Where to measure: a temporary folder is made there, and removed.  [default: the current folder]",
-    ),
-    click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write JSON and plots here."),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables."),
-)
-
-
 def forecast(seconds: float, disk: int) -> str:
     """The announcement of how long a run takes and how much disk it needs."""
     takes = f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{max(seconds, 1):.0f} seconds"
     room = f"{disk / (1 << 30):.1f} GiB" if disk >= 1 << 29 else f"{disk / (1 << 20):.0f} MiB"
     return f"about {takes}, at most {room} of disk"
-
-
-def as_bytes(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """Parse an option in bytes: a number, or a number with a unit. Raises click.BadParameter."""
-    try:
-        return parse_size(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), context, parameter) from error
-
-
-def as_some_bytes(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """Parse an option in bytes that must be more than 0. Raises click.BadParameter."""
-    nbytes = as_bytes(context, parameter, value)
-    if nbytes == 0:
-        raise click.BadParameter(f"{value} is nothing: expected more", context, parameter)
-    return nbytes
-
-
-def common(
-    function: Callable[..., None], quick: str = "Fewer sizes and rounds: a minute or two."
-) -> Callable[..., None]:
-    """Add the options that every subcommand has, and pass them as a :class:`CommandRun`.
-
-    ``quick`` is --quick's help.
-    """
-
-    def command(context: click.Context, parent: Path, quick: bool, out: Path | None, as_json: bool, **own: Any) -> None:
-        function(CommandRun(context.info_name or "", parent, quick, out, as_json), **own)
-
-    functools.update_wrapper(command, function)
-    result: Callable[..., None] = click.pass_context(command)
-    where, *others = _OPTIONS
-    for option in reversed((where, click.option("--quick", is_flag=True, help=quick), *others)):
-        result = option(result)
-    return result

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-import click
 import torch
 
 from fastio.errors import ToolUnavailableError
 from fastio.hybrid import plot
 from fastio_bench.harness import room
-from fastio_bench.harness.command_run import CommandRun, as_some_bytes, common
+from fastio_bench.harness.command_run import CommandRun
 from fastio_bench.harness.fresh_process import ChildError
 from fastio_bench.harness.rounds import Failure, describe
 from fastio_bench.hybrid import gpu
@@ -25,11 +24,6 @@ _FILES = 3  # files of the parameters' size on the disk at once: gradients and A
 _MEMORIES = 6  # times the parameters' bytes: the memory of plain training with its temporaries
 
 
-@click.command()
-@click.option("--optimizer-store", "store", is_flag=True, help="Instead: AdamW with its state on disk, measured.")
-@click.option("--parameters", metavar="SIZE", callback=as_some_bytes, help="Of the model on disk.  [default: 1.2GB]")
-@click.option("--steps", type=click.IntRange(2), help="Steps to train; 20, with --quick 5.")
-@common
 def hybrid(command: CommandRun, store: bool, parameters: int | None, steps: int | None) -> None:
     """Hybrid training: speed and memory against ZeRO-Offload, and the optimizer's state on disk."""
     steps = steps or (_QUICK_STEPS if command.quick else 20)

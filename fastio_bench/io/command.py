@@ -10,7 +10,7 @@ import click
 import fastio
 from fastio.transports import registry
 from fastio_bench.harness import fresh_process, timing
-from fastio_bench.harness.command_run import CommandRun, common, forecast
+from fastio_bench.harness.command_run import CommandRun, forecast
 from fastio_bench.harness.round_budget import RoundBudget
 from fastio_bench.harness.stats import summarise
 from fastio_bench.io import cost_probe, sweep
@@ -27,24 +27,8 @@ SECONDS, QUICK_SECONDS = 14 * 60.0, 100.0  # the rounds are chosen to fit into t
 _PROBING = "probing how long it will take"
 
 
-@click.command()
-@click.option("--rounds", type=click.IntRange(1), help="Rounds of every size, however long they take.")
-@click.option("--device", default="cpu", show_default=True, help="Where the tensors lie: cpu, cuda, cuda:1, ...")
-@click.option(
-    "--tool",
-    "chosen",
-    multiple=True,
-    metavar="NAME",
-    help=f"Only this; may be repeated: {', '.join(registry.names())}.  [default: all that dictionaries pick]",
-)
-@common
 def io(command: CommandRun, rounds: int | None, device: str, chosen: tuple[str, ...]) -> None:
-    """Bandwidth by tool, size, write and read, cold and warm, and what it costs in processor time.
-
-    The tables 2 to 6 of the Fastensor paper: one tensor of 3.0625 to 1,568 MiB, as (batch, 256, 56, 56) fp32. Says
-    beforehand how long it takes and how much disk it needs: within 15 minutes (two with --quick) and 10 GiB, for which
-    large sizes get fewer than five rounds (three) where they must.
-    """
+    """Bandwidth by tool, size, write and read, cold and warm, and what it costs in processor time."""
     device = "cpu" if device.partition(":")[0] == "cpu" else device
     tools = _tools(command, device, chosen)
     batches = sweep.QUICK_BATCHES if command.quick else sweep.BATCHES

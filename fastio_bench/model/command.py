@@ -9,44 +9,30 @@ from typing import Any
 import click
 
 from fastio_bench.harness import room
-from fastio_bench.harness.command_run import CommandRun, common, forecast
+from fastio_bench.harness.command_run import CommandRun, forecast
 from fastio_bench.harness.stats import summarise
 from fastio_bench.model import runs, tables
+from fastio_bench.model.options import QUICK, ROUNDS
 from fastio_bench.papers import figures
 from fastio_bench.workloads import objects
-from fastio_bench.workloads.models import MODELS
 
-_QUICK = ("alexnet", "mobilenet-v3-small")
 _DEFAULT = tuple(tables.PAPER_MIB)
 _SECONDS = 900.0
-_ROUNDS = 3
 
 
-@click.command()
-@click.option(
-    "--model",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    type=click.Choice(list(MODELS)),
-    help=f"Only this; may be repeated: {', '.join(MODELS)}.  "
-    f"[default: the paper's ten; with --quick {' and '.join(_QUICK)}]",
-)
-@click.option("--rounds", type=click.IntRange(1), help=f"Rounds; {_ROUNDS}, or what fits into a quarter of an hour.")
-@common
 def model(command: CommandRun, names: tuple[str, ...], rounds: int | None) -> None:
     """Seconds to save (durably and not) and to load (cold and warm) real models' state dicts, by tool."""
-    chosen = dict.fromkeys(names or (_QUICK if command.quick else _DEFAULT))
+    chosen = dict.fromkeys(names or (QUICK if command.quick else _DEFAULT))
     kept, cut = room.fitting([objects.model(name) for name in chosen], command.parent, runs.FILES + 1)
     tools, remarks = runs.tools()
     command.report.notes += [*([cut] if cut else []), *remarks]
     settings = {"models": [own.name for own in kept], "tools": [tool.label for tool in tools]}
     command.report.mode = names[0] if len(names) == 1 else ""
-    command.report.settings |= {"rounds": rounds or _ROUNDS, **settings}
+    command.report.settings |= {"rounds": rounds or ROUNDS, **settings}
 
     def work(folder: Path) -> None:
         seconds = _SECONDS if rounds is None else math.inf
-        plan = runs.ModelRuns(folder, rounds or _ROUNDS, kept, tools, seconds)
+        plan = runs.ModelRuns(folder, rounds or ROUNDS, kept, tools, seconds)
         most = max((own.nbytes for own in kept), default=0) * runs.FILES
         click.echo(forecast(plan.budget.total(), most), err=True)
         with command.meter(plan.weights()) as plan.tell:

@@ -23,7 +23,8 @@ import fastio
 from fastio import devices
 from fastio.offload import decode, encode
 from fastio.offload.codecs.encoding import Codec
-from fastio_bench.harness.command_run import CommandRun, common
+from fastio_bench.harness.command_run import CommandRun
+from fastio_bench.harness.options import common
 from fastio_bench.harness.rounds import Contestant, Measured, SystemClock, Task, interleave
 from fastio_bench.harness.stats import summarise
 from fastio_bench.offload.device_ways import PLAIN, Around, opened

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
 import fastio
 from fastio.offload.planning.joint import joint
+from fastio.offload.planning.optimal import optimal
 from fastio.offload.planning.profile import Profile
 from fastio.offload.recompute.checkpoint_policy import PlannedPolicy
 from fastio_bench.harness.timing import Peak
@@ -148,7 +149,7 @@ def _prepared(
         stack.callback(made.close)
         return made
 
-    managers = {JOINT: offload("joint"), MOVING: offload("optimal")}
+    managers = {JOINT: offload("optimal"), MOVING: offload(optimal)}
     ways: dict[str, Around] = {PLAIN: nullcontext, CHECKPOINT: nullcontext}
     for way, manager in managers.items():
         ways[way] = partial(_itself, manager)

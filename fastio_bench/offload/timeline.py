@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fastio.offload.planning.timeline import Timeline
 from fastio.offload.report import Iteration, Report
-from fastio.offload.simulation.timeline import Timeline
 
 Pass = tuple[str, float, float]
 Move = tuple[str, str, float, float, int]

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.planning.overlap import ActivationProfile
 from fastio.offload.planning.schedule import Policy, plan
-from fastio.offload.simulation.timeline import Timeline, simulate
+from fastio.offload.planning.timeline import Timeline
+from fastio_bench.papers.simulation import simulate
 
 
 @dataclass(frozen=True)

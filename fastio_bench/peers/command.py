@@ -2,64 +2,41 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
-import click
-
 from fastio_bench.harness import fresh_process, room, warmup
-from fastio_bench.harness.command_run import CommandRun, common
+from fastio_bench.harness.command_run import CommandRun
 from fastio_bench.harness.rounds import describe
 from fastio_bench.harness.stats import summarise
 from fastio_bench.io import sweep
 from fastio_bench.machine import disk_limit, limit_tables
 from fastio_bench.peers import catalogue as every
 from fastio_bench.peers import compare, goals, verdict
+from fastio_bench.peers.options import PEERS, WORKLOADS, WORKS
 from fastio_bench.peers.peer import Peer
 from fastio_bench.report import summary_tables
 from fastio_bench.report.table import ResultTable
 from fastio_bench.tools import tune
 from fastio_bench.workloads import objects
 
-_NAMES = [workload.name for workload in objects.standard()]
-_PEERS = [peer.name for peer in every.every()]
 _MOST_IMPORTS = 9
 _LEFT_OUT = (
-    f"left out with --quick: {'; '.join(name for name in _PEERS if name not in compare.QUICK_PEERS)}. Each takes part "
+    f"left out with --quick: {'; '.join(name for name in PEERS if name not in compare.QUICK_PEERS)}. Each takes part "
     "with --tool NAME, and all do without --quick; pip install '.[peers]' in a clone has those that need no compiler"
 )
 
 
-@click.command()
-@click.option("--rounds", type=click.IntRange(1), help="Rounds; 5, with --quick 3.")
-@click.option("--workload", "names", multiple=True, type=click.Choice(_NAMES), help="Only this; may be repeated.")
-@click.option(
-    "--tool",
-    "chosen",
-    multiple=True,
-    type=click.Choice(_PEERS),
-    metavar="NAME",
-    help=f"Only this; may be repeated: {'; '.join(_PEERS)}.",
-)
-@click.option("--work", "works", multiple=True, type=click.Choice(compare.WORKS), help="Only this; may be repeated.")
-@partial(common, quick="torch and fastio alone, no other library; one workload, fewer rounds: two or three minutes.")
 def peers(
     command: CommandRun, rounds: int | None, names: tuple[str, ...], chosen: tuple[str, ...], works: tuple[str, ...]
 ) -> None:
-    """The same work with other libraries and with fastio, the limits of disk and memory, and fastio's goals.
-
-    torch and, without --quick, safetensors, numpy, DCP and DALI, and fastsafetensors, runai-model-streamer,
-    torchsnapshot, DeepNVMe and TensorNVMe where they are installed (pip install '.[peers]' in a clone has those that
-    need no compiler). Each works in the fastest mode that its documentation names; the settings are shown. Loads run in
-    fresh processes, and what they load is compared with what was saved.
-    """
+    """The same work with other libraries and with fastio, the limits of disk and memory, and fastio's goals."""
     rounds = rounds or (3 if command.quick else 5)
     command.report.mode = names[0] if len(names) == 1 else ""
-    names = names or (("bert-large",) if command.quick else tuple(_NAMES))
+    names = names or (("bert-large",) if command.quick else WORKLOADS)
     if command.quick and not chosen:
         command.report.notes.append(_LEFT_OUT)
-    chosen = chosen or (compare.QUICK_PEERS if command.quick else tuple(_PEERS))
-    works = works or compare.WORKS
+    chosen = chosen or (compare.QUICK_PEERS if command.quick else PEERS)
+    works = works or WORKS
     tools = [every.find(name) for name in chosen]
     picked, cut = room.fitting([objects.find(name) for name in names], command.parent, _files(tools, works))
     command.report.notes += [cut] if cut else []

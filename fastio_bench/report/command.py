@@ -9,26 +9,13 @@ import click
 from fastio.runtime.installation import pip_install
 from fastio_bench.harness import whole_files
 from fastio_bench.report.documents import DocumentError, read_folder
+from fastio_bench.report.options import NAME
 from fastio_bench.report.page import page
 
-_NAME = "report.html"
 
-
-@click.command()
-@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help=f"Where to write the page.  [default: {_NAME} in DIR]",
-)
 def report(folder: Path, output: Path | None) -> None:
-    """One self-contained HTML page of all that other subcommands left in DIR with --out DIR.
-
-    Machine, settings, tables and plots; needs no network and no scripts, and reads well on a phone, light and dark.
-    Two runs of peers with a workload in common are compared: give the first another name before the same is run again.
-    """
-    output = output or folder / _NAME
+    """One self-contained HTML page of all that other subcommands left in DIR with --out DIR."""
+    output = output or folder / NAME
     try:
         text = page(read_folder(folder))
     except DocumentError as error:

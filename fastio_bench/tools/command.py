@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -13,13 +12,14 @@ import click
 
 from fastio.dicts.shipped import shipped_rules
 from fastio_bench.harness import room
-from fastio_bench.harness.command_run import CommandRun, common
+from fastio_bench.harness.command_run import CommandRun
 from fastio_bench.machine import host
 from fastio_bench.report import charts
 from fastio_bench.report.table import SIMULATED
 from fastio_bench.tools import charts as tools_charts
 from fastio_bench.tools import live, recording, replays, trace
 from fastio_bench.tools import tables as tools_tables
+from fastio_bench.tools.options import CALLS, SECONDS, TRACED
 from fastio_bench.tools.rebuilt_dictionaries import Model, Training
 from fastio_bench.tools.trace import Row
 
@@ -28,8 +28,8 @@ _MODELS = (
     Model("vit", "a vision transformer", 64, 6, 192, "Fastensor, table 14", "ViT-H/14 of 32 layers, width 1,280"),
 )
 _QUICK_MODELS = tuple(replace(model, batch=8, depth=2) for model in _MODELS)
-_CALLS, _QUICK_CALLS = 1000, 160
-_SECONDS, _QUICK_SECONDS = 150.0, 8.0
+_QUICK_CALLS = 160
+_QUICK_SECONDS = 8.0
 _REPLAY_SECONDS = 20.0
 _TRAINING_NBYTES = 1 << 30  # bytes of disk, at most: the feature maps of one step
 _ORACLE = (
@@ -38,40 +38,15 @@ _ORACLE = (
 )
 
 
-def _finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
-    """Refuse NaN and infinity, which click's ranges accept."""
-    if value is not None and not math.isfinite(value):
-        raise click.BadParameter(f"{value} is not a number of seconds", context, parameter)
-    return value
-
-
-@click.command()
-@click.option("--calls", type=click.IntRange(8), help=f"Saves and loads of the live comparison; {_CALLS:,}.")
-@click.option(
-    "--seconds", type=click.FloatRange(0), callback=_finite, help=f"How long each model trains; {_SECONDS:.0f}."
-)
-@click.option(
-    "--trace",
-    "traced",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Replay this trace.  [default: the one that ships]",
-)
-@click.option(
-    "--record",
-    "target",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help=f"Instead: time every tool {recording.CALLS:,} times at mixed sizes, and write a trace.",
-)
-@common
 def tools(
     command: CommandRun, calls: int | None, seconds: float | None, traced: Path | None, target: Path | None
 ) -> None:
     """How the best tool spreads over rebuilt dictionaries, and how near the tuner comes to always using it."""
     if target is not None:
-        recording.record(command, target, calls or recording.CALLS)
+        recording.record(command, target, calls or TRACED)
         return
-    calls = calls or (_QUICK_CALLS if command.quick else _CALLS)
-    seconds = seconds if seconds is not None else (_QUICK_SECONDS if command.quick else _SECONDS)
+    calls = calls or (_QUICK_CALLS if command.quick else CALLS)
+    seconds = seconds if seconds is not None else (_QUICK_SECONDS if command.quick else SECONDS)
     trainings = [Training(model) for model in _fitting(command, _QUICK_MODELS if command.quick else _MODELS)]
     command.report.settings |= {"calls": calls, "seconds": seconds, "models": [asdict(one.model) for one in trainings]}
     command.report.settings |= {"trace": traced.name} if traced else {}

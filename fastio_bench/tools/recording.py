@@ -17,7 +17,6 @@ from fastio_bench.workloads.objects import MIB
 
 LIVE = [f"pt {work}" for work in trace.WORKS]
 RECORDED = [*LIVE, "npy cold load", "npy warm load"]  # DALI takes part in these
-CALLS = 4200  # of a recording
 
 _QUICK_LARGEST = 32 << 20
 _ROOM, _LINE = 4096, 160  # bytes of a trace's remarks, and of a line, at most: reserved beforehand

@@ -6,10 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import click
-
 from fastio_bench.harness import warmup
-from fastio_bench.harness.command_run import CommandRun, common
+from fastio_bench.harness.command_run import CommandRun
 from fastio_bench.io import sweep
 from fastio_bench.report import charts
 from fastio_bench.tools import tune as tuning
@@ -17,16 +15,8 @@ from fastio_bench.tools import tune_charts
 from fastio_bench.workloads import objects
 
 
-@click.command()
-@click.option(
-    "--rounds", type=click.IntRange(1), help=f"Most rounds; {warmup.MOST_ROUNDS}, with --quick {tuning.QUICK_ROUNDS}."
-)
-@common
 def tune(command: CommandRun, rounds: int | None) -> None:
-    """Fill and keep this machine's dictionaries, by saving and loading all sizes with policy="auto".
-
-    fastio learns by itself as it is used; this only brings it forward, and shows what was learned.
-    """
+    """Fill and keep this machine's dictionaries, by saving and loading all sizes with policy="auto"."""
     rounds = rounds or (tuning.QUICK_ROUNDS if command.quick else warmup.MOST_ROUNDS)
     kept, cut = sweep.fitting(tuning.QUICK_BATCHES if command.quick else tuning.BATCHES, command.parent)
     command.report.notes += [cut] if cut else []

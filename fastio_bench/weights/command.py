@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from statistics import median
 
-import click
-
-from fastio_bench.harness.command_run import CommandRun, as_some_bytes, common
+from fastio_bench.harness.command_run import CommandRun
 from fastio_bench.harness.rounds import Sample
 from fastio_bench.harness.stats import group
 from fastio_bench.machine import disk_limit
 from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.weights import models, ways
+from fastio_bench.weights.options import TOOLS, WORKS
 from fastio_bench.weights.runs import MEMORY, WeightRuns
 
-_TOOLS = [*dict.fromkeys(tool for work in ways.WAYS.values() for tool in work)]
 _LIMITS = (disk_limit.TOOL, MEMORY)
-_SIZE, _QUICK_SIZE = "2.5GB", "640MB"
 _NOTE = (
     "seconds: medians of fresh processes in interleaved rounds. beside the best peer: the median of each round's least "
     "seconds of another library over this tool's; above 1 is faster. of the limit: the same of the limit's seconds; a "
@@ -27,27 +23,15 @@ _NOTE = (
 )
 
 
-@click.command()
-@click.option("--model", "name", type=click.Choice(["llama", "experts"]), default="llama", show_default=True)
-@click.option("--size", callback=as_some_bytes, help=f"Bytes of the Llama; {_SIZE}, with --quick {_QUICK_SIZE}.")
-@click.option("--rounds", type=click.IntRange(1), help="Rounds; 5, with --quick 3.")
-@click.option("--work", "works", multiple=True, type=click.Choice(ways.WORKS), help="Only this; may be repeated.")
-@click.option(
-    "--tool", "tools", multiple=True, type=click.Choice(_TOOLS), metavar="NAME", help=f"Only: {'; '.join(_TOOLS)}."
-)
-@partial(common, quick="A model of 640 MB, and fewer rounds: a few minutes.")
 def weights(
     command: CommandRun, name: str, size: int | None, rounds: int | None, works: tuple[str, ...], tools: tuple[str, ...]
 ) -> None:
-    """Sharded safetensors into a module, one rank's slices, one small tensor, a stream of all, saves, and conversions.
-
-    Each call runs in a fresh process, and what it gave is compared with what was saved.
-    """
+    """Measure loads into a module, of a rank's slices, of one tensor, in a stream; saves; conversions."""
     rounds = rounds or (3 if command.quick else 5)
     model = models.find(name, size or (640_000_000 if command.quick else 2_500_000_000))
     command.report.mode = model.name
     command.report.settings |= {"rounds": rounds, "model": model.label, "nbytes": model.nbytes, "shards": models.SHARDS}
-    plan = WeightRuns(Path(), rounds, model, works or ways.WORKS, tools or _TOOLS)
+    plan = WeightRuns(Path(), rounds, model, works or WORKS, tools or TOOLS)
 
     def work(folder: Path) -> None:
         plan.folder = folder

@@ -26,6 +26,7 @@ MAKERS = {
     "fastio/testing/__init__.py",
     "fastio_bench/cli.py",  # a dependency that is missing
     "fastio_bench/peers/command.py",
+    "fastio_bench/peers/options.py",
     "fastio_bench/peers/peer.py",  # another library by its name
 }
 

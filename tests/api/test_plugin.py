@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+import warm_python
+
 
 @pytest.fixture(scope="module")
 def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -26,19 +28,22 @@ def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return target
 
 
+# In a forked process fastio has been imported, and has looked for plug-ins.
+FOUND = """
+import sys
+from fastio.dicts import fingerprint
+from fastio.transports import registry
+sys.path.insert(0, {site!r})
+registry._plugins.update(registry._installed_plugins())
+fingerprint.machine.cache_clear()
+"""
+
+
 def run(program: str, site: Path | None, folder: Path, **settings: str) -> Any:
-    """Run a program in a new process, with ``site`` on its path if given; returns its last line, parsed as JSON."""
-    if site:
-        settings["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    """Run a program in a process of its own, with ``site`` on its path if given; returns its last line, from JSON."""
+    start = FOUND.format(site=str(site)) if site else ""
     environment = {**os.environ, **settings, "FASTIO_DICTIONARY_DIR": str(folder / "dictionaries")}
-    ran = subprocess.run(
-        [sys.executable, "-c", program, str(folder / "file.pt")],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = warm_python.run(start + program, str(folder / "file.pt"), folder=folder, environment=environment)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout.splitlines()[-1])
 
@@ -68,7 +73,10 @@ print(json.dumps({t.name: [t.available, t.reason, t.cure, t.operations, t.format
 
 
 def test_plugin_tools_are_listed(installed: Path, tmp_path: Path) -> None:
-    tools = run(TOOLS, installed, tmp_path)
+    path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command, environment = [sys.executable, "-c", TOOLS], {**os.environ, "PYTHONPATH": path}
+    ran = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    tools = json.loads(ran.stdout.splitlines()[-1])
     assert tools["tortoise"] == [True, "", "", ["load", "save"], ["pt", "safetensors", "npy"], ["cpu"]]
     assert tools["hare"][:3] == [False, "it is asleep", "wake it"]
     assert "tortoise" not in run(TOOLS, None, tmp_path)
@@ -97,23 +105,26 @@ def test_plugin_saves_and_loads_when_named(installed: Path, tmp_path: Path) -> N
 AUTOMATIC = """
 import json, sys, torch, fastio
 state = {"weight": torch.randn(1024, 1024)}
-tried = []
-with fastio.record() as transfers:
-    for _ in range(80):
+tried = set()
+for _ in range(MOST):
+    with fastio.record() as transfers:
         fastio.save(state, sys.argv[1], durable=False)
         assert torch.equal(fastio.load(sys.argv[1])["weight"], state["weight"])
-    tried = sorted({(t.op, t.tool) for t in transfers})
-print(json.dumps(tried))
+    tried |= {(t.op, t.tool) for t in transfers}
+    if {("save", "tortoise"), ("load", "tortoise")} <= tried:
+        break
+print(json.dumps(sorted(tried)))
 """
 
 
 def test_plugin_is_tried_and_learned_automatically(installed: Path, tmp_path: Path) -> None:
-    tried = run(AUTOMATIC, installed, tmp_path)
+    """How soon depends on the speeds of the others, which other programs change."""
+    tried = run(AUTOMATIC.replace("MOST", "1000"), installed, tmp_path)
     assert ["save", "tortoise"] in tried
     assert ["load", "tortoise"] in tried
     kept = [path.read_text() for path in (tmp_path / "dictionaries").rglob("*.json")]
     assert any("tortoise" in text for text in kept), "no dictionary on disk knows it"
-    assert "tortoise" not in {tool for _, tool in run(AUTOMATIC, None, tmp_path)}
+    assert "tortoise" not in {tool for _, tool in run(AUTOMATIC.replace("MOST", "20"), None, tmp_path)}
 
 
 MARKS = "import json, fastio; from fastio.dicts import fingerprint; print(json.dumps(fingerprint.of('.').tools))"

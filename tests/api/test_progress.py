@@ -26,6 +26,7 @@ import torch
 import fastio
 from fastio.checkpoint import Checkpointer
 from fastio.progress import shown
+from warm_python import WarmPopen
 
 LARGE = {"large": torch.ones(40 << 20)}
 
@@ -104,10 +105,11 @@ os._exit(7)  # without a flush of what could not be written
 
 
 def save_in_a_process(folder: Path, stderr: int | None) -> int:
-    command = [sys.executable, "-P", "-c", SAVE, str(folder / "it.pt"), "ignore"]
     if stderr is None:
-        command = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command]
-    return subprocess.run(command, stderr=stderr, check=False, timeout=600).returncode
+        command = [sys.executable, "-P", "-c", SAVE, str(folder / "it.pt"), "ignore"]
+        return subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *command], check=False, timeout=600).returncode
+    with WarmPopen([sys.executable, "-c", SAVE, str(folder / "it.pt"), "ignore"], stderr=stderr) as process:
+        return process.wait()
 
 
 def test_a_pipe_without_a_reader_never_ends_the_work(tmp_path: Path) -> None:
@@ -137,8 +139,8 @@ def test_a_bar_fits_into_80_columns(tmp_path: Path, term: str) -> None:
     path = folder / f"{'a-long-name-of-a-file-' * 4}.pt"
     hidden = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
     code = "import sys, torch, fastio; fastio.save({'w': torch.ones(64 << 20)}, sys.argv[1], progress=True)"
-    command = [sys.executable, "-P", "-c", code, str(path)]
-    with subprocess.Popen(command, stderr=terminal, env={**hidden, "TERM": term}) as process:
+    command = [sys.executable, "-c", code, str(path)]
+    with WarmPopen(command, stderr=terminal, env={**hidden, "TERM": term}) as process:
         os.close(terminal)
         said = b""
         with contextlib.suppress(OSError):  # EIO: the other end is closed

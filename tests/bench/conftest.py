@@ -1,4 +1,4 @@
-"""fastio-bench in tests: its children are forked on request, and it does not wait for an idle disk."""
+"""fastio-bench in tests: its children are forked unless a test needs fresh ones, and no idle disk is waited for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ def busy_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sync", lambda: None)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
     """fastio-bench forks its children from a process that has imported torch, instead of starting them."""
     warm_python.fork_children_of_bench(monkeypatch)
+
+
+@pytest.fixture
+def fresh_children(forked_children: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fastio-bench starts its children, as it does for a user."""
+    warm_python.start_children_of_bench(monkeypatch)

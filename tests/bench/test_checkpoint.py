@@ -20,7 +20,7 @@ from fastio.checkpoint import Checkpointer
 from fastio_bench.checkpoint import child as checkpoint_child
 from fastio_bench.checkpoint import runs as checkpoint_runs
 from fastio_bench.checkpoint import savers, tables
-from fastio_bench.checkpoint.command import checkpoint
+from fastio_bench.checkpoint.options import checkpoint
 from fastio_bench.checkpoint.state import Shape, TrainingState, shape_of
 from fastio_bench.checkpoint.works import (
     BLOCKED,
@@ -47,6 +47,7 @@ from fastio_bench.harness.fresh_process import ChildError
 from fastio_bench.harness.rounds import Failure, Sample
 from fastio_bench.harness.run_record import workspace
 from fastio_bench.machine import disk_limit
+from warm_python import WarmPopen
 
 # DCP remarks that there is no process group, which is meant.
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
@@ -222,23 +223,19 @@ class TestCommand:
         out, work = disk / "out", disk / "work"
         work.mkdir()
         program = (
+            "import os; os.sync = lambda: None\n"  # as all tests here
             "from fastio_bench.checkpoint import runs; runs.SAVES = 1000\n"
             "steps = runs.Runs.steps; runs.Runs.steps = lambda own: steps(own)[1:]\n"
             "take = runs.replace\n"
             "def told(*given, **changes):\n"
             "    print('sample', file=__import__('sys').stderr, flush=True); return take(*given, **changes)\n"
             "runs.replace = told\n"
-            "from fastio_bench.checkpoint.command import checkpoint; checkpoint()"
+            "from fastio_bench.checkpoint.options import checkpoint; checkpoint()"
         )
         options = ("--size", "1MB", "--dir", str(work), "--out", str(out))
         with open(disk / "complaints", "w+") as complaints:
-            child = subprocess.Popen(
-                [sys.executable, "-c", program, *options],
-                stdout=subprocess.PIPE,
-                stderr=complaints,
-                text=True,
-                start_new_session=True,
-            )
+            command = [sys.executable, "-c", program, *options]
+            child = WarmPopen(command, stdout=subprocess.PIPE, stderr=complaints, text=True)
             pause = threading.Event()
             while child.poll() is None and "sample" not in (disk / "complaints").read_text():
                 pause.wait(0.01)

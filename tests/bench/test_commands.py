@@ -19,18 +19,25 @@ from click.testing import CliRunner
 import fastio
 from benching import MIB, invoke, on_disk
 from fastio import dicts
+from fastio.offload.codecs.encoding import CODECS
+from fastio.offload.planning.schedule import POLICIES
 from fastio.transports import registry
 from fastio_bench.commands import SUBCOMMANDS, cli
 from fastio_bench.doctor import checks
-from fastio_bench.harness.command_run import CommandRun, common
+from fastio_bench.harness import warmup
+from fastio_bench.harness.command_run import CommandRun
+from fastio_bench.harness.options import common
 from fastio_bench.harness.rounds import Measured
 from fastio_bench.harness.run_record import workspace
 from fastio_bench.machine import disk_limit, host, machine
 from fastio_bench.machine.machine_facts import facts
+from fastio_bench.offload import device_ways
 from fastio_bench.peers import catalogue, compare
-from fastio_bench.tools import tune
+from fastio_bench.tools import tune, tune_options
+from fastio_bench.weights import ways
 from fastio_bench.workloads import objects
 from fastio_bench.workloads.models import MODELS
+from fastio_bench.workloads.training_models import ARCHITECTURES
 from warm_python import WarmPopen
 
 LOADS = (compare.COLD, compare.WARM)
@@ -38,7 +45,7 @@ LOADS = (compare.COLD, compare.WARM)
 MANY_FILES = """
 import sys
 import click
-from fastio_bench.harness.command_run import common
+from fastio_bench.harness.options import common
 
 @click.command(name="trial")
 @common
@@ -185,7 +192,6 @@ class TestCommands:
         assert [sample["tool"] for sample in told["samples"]] == ["write"]
         assert not list(work.iterdir())
 
-    @pytest.mark.usefixtures("forked_children")
     def test_peers_writes_every_sample(self, disk: Path) -> None:
         out, work = disk / "out", disk / "work"
         work.mkdir()
@@ -274,7 +280,7 @@ class TestCommands:
     def test_ctrl_c_during_cleanup_has_no_effect(self, first: signal.Signals | None, disk: Path) -> None:
         out, work = disk / "out", disk / "work"
         work.mkdir()
-        with subprocess.Popen(
+        with WarmPopen(
             [sys.executable, "-c", MANY_FILES, "--dir", str(work), "--out", str(out)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -380,3 +386,30 @@ class TestCommands:
         child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert child.returncode == 1
         assert "pip install click" in child.stderr
+
+
+def choices(subcommand: str) -> dict[str, list[str]]:
+    """The choices of a subcommand's options, by the option's name in Python."""
+    command = cli.get_command(click.Context(cli), subcommand)
+    assert command is not None
+    return {str(one.name): [*one.type.choices] for one in command.params if isinstance(one.type, click.Choice)}
+
+
+def test_choices_are_what_the_subcommands_know() -> None:
+    """They are written out in the options, which import nothing of what runs."""
+    assert choices("model") == {"names": [*MODELS]}
+    assert choices("contend") == {"device": [device_ways.SIMULATED]}
+    assert choices("offload") == {
+        "model": [*ARCHITECTURES],
+        "policies": [*POLICIES],
+        "codecs": [*CODECS],
+        "device": ["cpu", "cuda", device_ways.SIMULATED],
+    }
+    assert choices("peers") == {
+        "names": [workload.name for workload in objects.standard()],
+        "chosen": [peer.name for peer in catalogue.every()],
+        "works": [*compare.WORKS],
+    }
+    tools = dict.fromkeys(tool for work in ways.WAYS.values() for tool in work)
+    assert choices("weights") == {"name": ["llama", "experts"], "works": [*ways.WORKS], "tools": [*tools]}
+    assert (tune_options.ROUNDS, tune_options.QUICK_ROUNDS) == (warmup.MOST_ROUNDS, tune.QUICK_ROUNDS)

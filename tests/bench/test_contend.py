@@ -21,6 +21,7 @@ from fastio_bench.contend import command as contend_command
 from fastio_bench.contend import contention, modelled, tables
 from fastio_bench.contend.contention import STEP, Call
 from fastio_bench.contend.modelled import PAST, THROUGH
+from fastio_bench.contend.options import contend
 from fastio_bench.contend.training import PLAIN, TO_DISK, TO_HOST, WAYS, Training
 from fastio_bench.harness.memory_reserve import Reserve
 from fastio_bench.harness.rounds import Failure
@@ -315,7 +316,7 @@ class TestCommand:
 
     def test_command_measures_both_sides_at_every_level(self, small: None, tmp_path: Path) -> None:
         arguments = ["--quick", "--rounds", "1", "--json", "--dir", str(tmp_path)]
-        result = CliRunner().invoke(contend_command.contend, arguments, catch_exceptions=False)
+        result = CliRunner().invoke(contend, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         told = json.loads(result.stdout)
         assert not told["failures"]
@@ -341,7 +342,7 @@ class TestCommand:
         monkeypatch.setattr(modelled, "SIZE", SMALL)
         monkeypatch.setattr(modelled, "_ALONE", 0.02)
         arguments = ["--quick", "--rounds", "1", "--device", "simulated", "--json", "--dir", str(tmp_path)]
-        result = CliRunner().invoke(contend_command.contend, arguments, catch_exceptions=False)
+        result = CliRunner().invoke(contend, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         host, training = json.loads(result.stdout)["exhibits"]
         assert (host["origin"], training["origin"]) == (MEASURED, SIMULATED)
@@ -418,7 +419,7 @@ class TestCommand:
         assert seen[seen.index("watch") : -1] == ["watch", "hold", "release", "hold"] * calls
 
     def test_ctrl_c_leaves_no_files_and_no_children(self, tmp_path: Path) -> None:
-        code = "import os; os.sync = lambda: None; from fastio_bench.contend.command import contend; contend()"
+        code = "import os; os.sync = lambda: None; from fastio_bench.contend.options import contend; contend()"
         command = [sys.executable, "-c", code, "--quick", "--rounds", "1000", "--dir", str(tmp_path)]
         pipe = subprocess.PIPE
         child = WarmPopen(command, stdout=pipe, stderr=pipe, text=True)

@@ -17,6 +17,7 @@ import torch
 from rich.console import Console
 
 import fastio
+import warm_python
 from benching import MIB, FakeClock, on_disk
 from fastio_bench.harness import fresh_process, page_cache, stats, timing, warmup
 from fastio_bench.harness.memory_reserve import Reserve
@@ -472,14 +473,7 @@ class TestTiming:
             assert timing.gpu_problem("cuda")
 
 
-def children() -> set[int]:
-    """The processes that this one has started and that have not ended."""
-    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
-
-
 class TestFresh:
-    """Jobs in processes of their own; those that need no started one are forked."""
-
     def job(self, disk: Path, **changes: Any) -> fresh_process.Job:
         path = disk / "file.pt"
         workload = objects.one_tensor(1)
@@ -488,12 +482,10 @@ class TestFresh:
         answers = {"fingerprint": objects.fingerprint(thing), "state": "warm", **changes}
         return fresh_process.Job("torch", "load", workload=workload.name, path=str(path), **answers)
 
-    @pytest.mark.usefixtures("forked_children")
     def test_load_of_wrong_bytes_fails(self, disk: Path) -> None:
         with pytest.raises(fresh_process.ChildError, match="loaded something else"):
             fresh_process.measure(self.job(disk, fingerprint=1))
 
-    @pytest.mark.usefixtures("forked_children")
     def test_cold_load_fails_if_the_file_was_warmed(self, disk: Path) -> None:
         """Another process may read the file between its drop and the call, which would then read the page cache."""
         job = self.job(disk, state="cold")
@@ -501,6 +493,7 @@ class TestFresh:
         with pytest.raises(fresh_process.ChildError, match=r"ResidencyError: .* this read would not be cold"):
             fresh_process.measure(job, at_ready=lambda: page_cache.warm(job.path))
 
+    @pytest.mark.usefixtures("fresh_children")
     def test_output_of_libraries_does_not_change_the_result(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         noise = disk / "noise"
         noise.mkdir()
@@ -526,29 +519,29 @@ class TestFresh:
         with pytest.raises(fresh_process.ChildError, match="FileNotFoundError"):
             fresh_process.measure(job)
 
+    @pytest.mark.usefixtures("fresh_children")
     def test_killed_child_raises_child_error(self, disk: Path) -> None:
         with pytest.raises(fresh_process.ChildError, match=r"status -?[0-9]+"):
             fresh_process.measure(self.job(disk), {"LD_PRELOAD": "", "PYTHONHOME": str(disk)})
 
     def test_every_second_job_runs_in_a_waiting_process(self, disk: Path) -> None:
-        job, before = self.job(disk), children()
+        job, before = self.job(disk), warm_python.running()
         with fresh_process.paired():
             fresh_process.measure(job)
-            assert len(waiting := children() - before) == 1
+            assert len(waiting := warm_python.running() - before) == 1
             fresh_process.measure(job, {"THP_MEM_ALLOC_ENABLE": "1"})  # no process that waited without it
-            assert len(others := children() - before - waiting) == 1
+            assert len(others := warm_python.running() - before - waiting) == 1
             fresh_process.measure(job)
-            assert children() - before == others
-        assert children() == before
+            assert warm_python.running() - before == others
+        assert warm_python.running() == before
         fresh_process.measure(job)
-        assert children() == before
+        assert warm_python.running() == before
 
-    @pytest.mark.usefixtures("forked_children")
     def test_waiting_process_ends_after_an_error(self, disk: Path) -> None:
-        before = children()
+        before = warm_python.running()
         with pytest.raises(fresh_process.ChildError), fresh_process.paired():
             fresh_process.measure(self.job(disk, fingerprint=1))
-        assert children() == before
+        assert warm_python.running() == before
 
     def test_peak_of_a_load_excludes_the_object(self, disk: Path) -> None:
         """torch.load copies once, straight into the tensor; its peak is far below another copy of it."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -22,27 +20,22 @@ from fastio_bench.harness.rounds import Failure
 from fastio_bench.harness.run_record import Report, interruptible
 from fastio_bench.tools import trace
 from fastio_bench.tools.trace import Row
+from warm_python import WarmPopen
 
 TRIES = 8
 PATIENCE = 120  # seconds
-# Imports once, then runs each line's command in a process of its own that leads a session, as a terminal's shell does.
 # Sizes are tiny, and training goes on until it is interrupted.
-NURSERY = """
-import atexit, faulthandler, importlib, json, os, signal, sys
+SMALL = """
+import faulthandler, signal, sys
 from dataclasses import replace
 
-import torch._dynamo  # the first optimizer imports it, which takes seconds
-
 from fastio_bench import cli
-from fastio_bench.commands import SUBCOMMANDS
 from fastio_bench.contend import command as contend_command
 from fastio_bench.contend import contention
 from fastio_bench.machine import bandwidth_loads
 from fastio_bench.tools import command as tools_command
 from fastio_bench.workloads.training_models import Size
 
-for module, _ in SUBCOMMANDS.values():
-    importlib.import_module(f"fastio_bench.{module}")
 for number in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)  # whoever runs the tests in a shell's background hands on ignored ones
 bandwidth_loads.LEAST_NBYTES, bandwidth_loads._CACHES, bandwidth_loads._WINDOW = 8 << 20, 0, 0.02
@@ -50,24 +43,9 @@ contention._ALONE, contention.WORKS = 0.01, ()
 contend_command.QUICK_BATCH, contend_command.QUICK_SIZE, contention._LEARNING = 1, Size("transformer", 8, 2, 64), 1
 small = tuple(replace(model, batch=4, depth=2, width=16) for model in tools_command._QUICK_MODELS)
 tools_command._QUICK_MODELS = small
-
-for line in sys.stdin:
-    arguments, said = json.loads(line)
-    child = os.fork()
-    if not child:
-        os.setsid()
-        log = os.open(said, os.O_WRONLY | os.O_CREAT)
-        os.dup2(log, 1), os.dup2(log, 2)
-        faulthandler.enable()
-        sys.argv = ["fastio-bench", *arguments]
-        try:
-            cli.main()
-        except SystemExit as end:
-            atexit._run_exitfuncs()
-            sys.stdout.flush()
-            os._exit(end.code)  # the rest of Python's exit frees memory, which takes seconds
-    print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+faulthandler.enable()
+sys.argv[0] = "fastio-bench"
+cli.main()
 """
 TRAINS = {
     "tools": ("--quick", "--seconds", "600"),
@@ -75,46 +53,15 @@ TRAINS = {
 }
 
 
-class Nursery:
-    """Runs small commands in forked processes and reports how they ended."""
-
-    def __init__(self, folder: Path) -> None:
-        pipe = subprocess.PIPE
-        self.trace = folder / "trace.csv"
-        rows = [
-            Row("pt save", nbytes, {"a": nbytes / 1e9, "b": nbytes / 5e8})
-            for nbytes in range(1 << 16, 1 << 20, 1 << 14)
-        ]
-        self.trace.write_text(trace.text(rows, ["made up"]))
-        variables = {**os.environ, "FASTIO_DICTIONARY_DIR": str(folder / "dictionaries")}
-        command = [sys.executable, "-c", NURSERY]
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=variables)
-
-    def start(self, arguments: list[str], said: Path) -> int:
-        """The process number, which is also that of its session and group."""
-        assert self._process.stdin is not None
-        print(json.dumps([arguments, str(said)]), file=self._process.stdin, flush=True)
-        return self._number()
-
-    def status(self) -> int:
-        """The exit status, once it has ended."""
-        return self._number()
-
-    def close(self) -> None:
-        """Kill the process."""
-        self._process.kill()
-        self._process.communicate()
-
-    def _number(self) -> int:
-        assert self._process.stdout is not None
-        return int(self._process.stdout.readline())
-
-
 @pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    own = Nursery(tmp_path_factory.mktemp("nursery"))
-    yield own
-    own.close()
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording that ``fastio-bench tools`` replays."""
+    path = tmp_path_factory.mktemp("recording") / "trace.csv"
+    rows = [
+        Row("pt save", nbytes, {"a": nbytes / 1e9, "b": nbytes / 5e8}) for nbytes in range(1 << 16, 1 << 20, 1 << 14)
+    ]
+    path.write_text(trace.text(rows, ["made up"]))
+    return path
 
 
 def trains(pid: int, work: Path) -> bool:
@@ -126,21 +73,28 @@ def trains(pid: int, work: Path) -> bool:
     return any(link.startswith(str(work)) for link in links)
 
 
-def interrupted(nursery: Nursery, command: str, number: signal.Signals, pause: float, folder: Path) -> None:
+def interrupted(recording: Path, command: str, number: signal.Signals, pause: float, folder: Path) -> None:
     """Start the command, send its group the signal that many seconds after training began, and see how it ends."""
     work, said = folder / "work", folder / "said"
     work.mkdir()
-    options = (*TRAINS[command], "--trace", str(nursery.trace)) if command == "tools" else TRAINS[command]
-    pid = nursery.start([command, *options, "--dir", str(work)], said)
+    options = (*TRAINS[command], "--trace", str(recording)) if command == "tools" else TRAINS[command]
+    with open(said, "w") as log:
+        child = WarmPopen(
+            [sys.executable, "-c", SMALL, command, *options, "--dir", str(work)],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "FASTIO_DICTIONARY_DIR": str(folder / "dictionaries")},
+        )
+    pid = child.pid
     while not trains(pid, work):
-        assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z", said.read_text()
+        assert child.poll() is None, said.read_text()
         time.sleep(0.005)
     time.sleep(pause)
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     os.killpg(pid, number)
     hung = threading.Timer(PATIENCE, os.killpg, (pid, signal.SIGABRT))  # faulthandler then prints where it waits
     hung.start()
-    status, text = nursery.status(), said.read_text()
+    status, text = child.wait(), said.read_text()
     hung.cancel()
     assert status == interrupts.STATUS, text
     assert "interrupted: what is shown" in text
@@ -161,17 +115,17 @@ class Interrupting:
 @pytest.mark.parametrize("seed", range(TRIES))
 @pytest.mark.parametrize("command", TRAINS)
 def test_ctrl_c_during_training_exits_130_and_keeps_results(
-    command: str, seed: int, nursery: Nursery, tmp_path: Path
+    command: str, seed: int, recording: Path, tmp_path: Path
 ) -> None:
-    interrupted(nursery, command, signal.SIGINT, random.Random(seed).uniform(0, 0.3), tmp_path)
+    interrupted(recording, command, signal.SIGINT, random.Random(seed).uniform(0, 0.3), tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 @pytest.mark.parametrize("command", TRAINS)
 def test_sigterm_or_sighup_during_training_keeps_results(
-    command: str, number: signal.Signals, nursery: Nursery, tmp_path: Path
+    command: str, number: signal.Signals, recording: Path, tmp_path: Path
 ) -> None:
-    interrupted(nursery, command, number, 0.1, tmp_path)
+    interrupted(recording, command, number, 0.1, tmp_path)
 
 
 def test_signal_lost_in_a_destructor_ends_the_run_at_the_next_outcome(tmp_path: Path) -> None:

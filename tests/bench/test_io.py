@@ -282,7 +282,6 @@ class TestPlots:
 
 
 class TestCommand:
-    @pytest.mark.usefixtures("forked_children")
     def test_command_measures_every_size_tool_and_work(
         self, disk: Path, quick: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -21,7 +21,7 @@ from fastio_bench.harness.rounds import Failure, Sample
 from fastio_bench.harness.stats import summarise
 from fastio_bench.machine import machine
 from fastio_bench.model import runs, tables
-from fastio_bench.model.command import model
+from fastio_bench.model.options import model
 from fastio_bench.papers import figures
 from fastio_bench.peers import compare
 from fastio_bench.report.table import MEASURED, PAPER
@@ -184,7 +184,6 @@ class TestRuns:
 
 
 class TestCommand:
-    @pytest.mark.usefixtures("forked_children")
     def test_command_saves_and_loads_with_every_tool(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(runs, "_LEARNING", 1)
         result = invoke("--model", "toy", "--rounds", 1, "--json", "--dir", disk)
@@ -207,7 +206,7 @@ class TestCommand:
 
     def test_ctrl_c_leaves_no_files_and_no_children(self, disk: Path) -> None:
         # Whoever runs the tests in the background of a shell hands an ignored SIGINT on to them.
-        code = "import os; os.sync = lambda: None; from fastio_bench.model.command import model; model()"
+        code = "import os; os.sync = lambda: None; from fastio_bench.model.options import model; model()"
         command = [sys.executable, "-c", code, "--model", "mobilenet-v3-small", "--rounds", "1000", "--dir", str(disk)]
         child = WarmPopen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         saving = threading.Event()

@@ -132,12 +132,12 @@ class TestChild:
         with pytest.raises(ChildError, match="expected one of"):
             training_child.train(job(tmp_path, way="all", settings={"policy": "teleport"}))
 
+    @pytest.mark.usefixtures("fresh_children")
     def test_killed_child_is_not_out_of_memory(self, tmp_path: Path) -> None:
         with pytest.raises(ChildError, match="status") as raised:
             training_child.train(job(tmp_path), {"PYTHONHOME": str(tmp_path)})
         assert not isinstance(raised.value, training_child.OutOfMemoryError)
 
-    @pytest.mark.usefixtures("forked_children")
     def test_out_of_memory_is_detected(self, tmp_path: Path) -> None:
         with pytest.raises(training_child.OutOfMemoryError, match=r"allocate|memory|alloc"):
             training_child.train(job(tmp_path, memory_limit=4 * MIB, batch=64), training_child.EXACT_MEMORY)
@@ -175,7 +175,6 @@ class TestComparison:
         yield done
         torch.set_num_threads(threads)
 
-    @pytest.mark.usefixtures("forked_children")
     @pytest.mark.slow
     def test_comparison_reports_equal_gradients(self, tmp_path: Path) -> None:
         # Less than a step's tensors: backward overtakes writes that wait, and a larger budget may let all of them wait.
@@ -281,7 +280,6 @@ class TestComparison:
     def test_sizes_accept_units(self) -> None:
         assert "'much' is no size" in invoke("--budget", "much", status=2).output
 
-    @pytest.mark.usefixtures("forked_children")
     @pytest.mark.slow
     def test_failed_way_is_reported_and_others_continue(self, tmp_path: Path) -> None:
         ways = {"all": {**SETTINGS, "codec": "teleport"}, training_ways.TORCH: {}}
@@ -418,7 +416,6 @@ class TestDepth:
             next(search)
         assert not list(tmp_path.iterdir())
 
-    @pytest.mark.usefixtures("forked_children")
     @pytest.mark.slow
     def test_offload_trains_deeper_in_the_same_memory(self, tmp_path: Path) -> None:
         limit = ("--memory-limit", "64MiB", "--budget", "8MiB", "--quick")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from fastio_bench.offload.command import offload
 from fastio_bench.offload.device_steps import SHARES
+from fastio_bench.offload.options import offload
 
 WAYS = ["plain", "fastio, all", "torchtune's method", "save_on_cpu, pinned"]
 SMALL = ("--quick", "--depth", 2, "--width", 64, "--batch", 2, "--rounds", 1)

@@ -171,7 +171,7 @@ class TestCommand:
         assert "odd.json: cannot be read as JSON" in invoke("papers", str(tmp_path), status=1).output
 
     def test_help_imports_no_torch(self) -> None:
-        script = "import sys; from fastio_bench.papers.command import papers; print('torch' in sys.modules)"
+        script = "import sys; from fastio_bench.papers.options import papers; print('torch' in sys.modules)"
         said = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
         assert said == "False\n"
 

@@ -69,7 +69,6 @@ def installed(name: str) -> Peer:
     return found
 
 
-@pytest.mark.usefixtures("forked_children")
 @pytest.mark.parametrize(
     ("name", "workload"),
     [
@@ -296,7 +295,6 @@ def test_object_is_adopted_once(disk: Path) -> None:
     assert len(given) == 1
 
 
-@pytest.mark.usefixtures("forked_children")
 @pytest.mark.parametrize("names", [("posix", "uring"), pytest.param((), id="all", marks=pytest.mark.nightly)])
 def test_transports_are_peers_by_name(disk: Path, names: tuple[str, ...]) -> None:
     workload = objects.one_tensor(1)
@@ -321,10 +319,12 @@ def test_fastios_tools_read_the_same_file(disk: Path) -> None:
     assert owners["posix"] in ("tool:posix", "tool:uring")
 
 
+@pytest.mark.usefixtures("fresh_children")
 def test_import_is_timed_in_a_fresh_process() -> None:
     assert fresh_process.import_seconds() > 0
 
 
+@pytest.mark.usefixtures("fresh_children")
 def test_failing_import_raises_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(fresh_process.ChildError, match=r"status 1: ModuleNotFoundError: No module named 'torch'"):

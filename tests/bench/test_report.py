@@ -22,12 +22,13 @@ from rich.console import Console
 import results as made
 from fastio.runtime.installation import pip_install
 from fastio_bench.commands import SUBCOMMANDS
-from fastio_bench.harness.command_run import CommandRun, common
+from fastio_bench.harness.command_run import CommandRun
+from fastio_bench.harness.options import common
 from fastio_bench.papers import page as papers_page
 from fastio_bench.peers.goals import Goal
 from fastio_bench.report import cells, findings_tables, terminal
-from fastio_bench.report.command import report
 from fastio_bench.report.documents import read_folder
+from fastio_bench.report.options import report
 from fastio_bench.report.table import MEASURED, PAPER, SIMULATED, Cell, ResultTable
 
 PLOTS = {"bandwidth": 4, "IOef": 4, "dictionary": 4, "learned": 4, "ways": 2, "timeline": 1}

@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 
 import results as made
 from benching import invoke
-from fastio_bench.harness.command_run import CommandRun, common
+from fastio_bench.harness.command_run import CommandRun
+from fastio_bench.harness.options import common
 from fastio_bench.harness.rounds import Sample
 from fastio_bench.harness.run_record import Report
 from fastio_bench.hybrid import job, store

@@ -24,8 +24,8 @@ from fastio.dicts import Context
 from fastio_bench.harness import page_cache
 from fastio_bench.harness.rounds import Failure
 from fastio_bench.tools import live, rebuilt_dictionaries, rebuilt_tables, replays, tables, trace
-from fastio_bench.tools.command import tools
 from fastio_bench.tools.informed import informed
+from fastio_bench.tools.options import tools
 from fastio_bench.tools.rebuilt_dictionaries import Model, Rebuild, RebuildingStore, Training
 from fastio_bench.tools.replaying import (
     Call,
@@ -39,6 +39,7 @@ from fastio_bench.tools.replaying import (
     timed,
 )
 from fastio_bench.tools.trace import Row
+from warm_python import WarmPopen
 
 MIB = 1 << 20
 SMALL = Model("transformer", "a transformer", 4, 2, 16, "Fastensor, table 13", "BERT")
@@ -469,9 +470,9 @@ class TestCommand:
     def test_ctrl_c_keeps_samples_and_leaves_no_files(self, tmp_path: Path, traced: Path) -> None:
         work = tmp_path / "work"
         work.mkdir()
-        command = [sys.executable, "-c", "from fastio_bench.tools.command import tools; tools()"]
+        command = [sys.executable, "-c", "from fastio_bench.tools.options import tools; tools()"]
         more = ["--quick", "--calls", 40_000, "--seconds", 0, "--trace", traced, "--dir", work, "--json"]
-        child = subprocess.Popen([*command, *map(str, more)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        child = WarmPopen([*command, *map(str, more)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         pause = threading.Event()
         while child.poll() is None and not list(work.glob("*/of-all-tools.pt")):
             pause.wait(0.01)

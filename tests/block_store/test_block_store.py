@@ -25,9 +25,7 @@ import warm_python
 from disks import tmpfs
 from fastio.errors import DeviceInUseError, FastIOError, FolderMissingError, TransferError
 from fastio.offload.stores.block_store import BLOCK, BlockStore, StoreGoneError
-from fastio.offload.stores.copies import CpuCopies
-from fastio.offload.stores.endurance import Drive
-from fastio.offload.stores.staged_store import StagedStore
+from fastio.offload.stores.endurance import DriveWear
 from faults import ALWAYS, NOTHING, SHORTER, Fault, Server
 from sharing import problems_of_sharing
 
@@ -294,27 +292,6 @@ def test_mapped_memory_is_pinned_until_unmap(tmp_path: Path, driver: str) -> Non
         store.map(data.data_ptr(), MIB)
         assert pinned() == (2 if driver == "uring" else 0)
         assert store.notes == ()
-
-
-def test_staging_slab_is_mapped_if_the_driver_wants_it(tmp_path: Path) -> None:
-    others = rings().keys()
-    with BlockStore(tmp_path, driver="uring") as store:
-        (ring,) = rings().keys() - others
-        for wanted in (False, True):
-            store.wants_map = wanted  # io_uring does not need it, but shows what was mapped
-            staged = StagedStore(store, CpuCopies(), 2 * MIB)
-            for nbytes in (MIB, 5 * MIB):  # the second makes the slab grow
-                data = blob(nbytes, nbytes)
-                write(staged, 0, data)  # type: ignore[arg-type]
-                assert torch.equal(fetch(staged, 0, nbytes), data)  # type: ignore[arg-type]
-                assert rings()[ring] == int(wanted)
-                staged.free(0)
-            staged.close()
-            assert rings()[ring] == 0
-        staged = StagedStore(store, CpuCopies(), MIB)
-        write(staged, 0, blob(MIB, 1))  # type: ignore[arg-type]
-        staged.free(0)
-    staged.close()  # after the underlying store, which has unmapped it
 
 
 def test_failed_map_raises_an_error_and_the_store_keeps_working(tmp_path: Path) -> None:
@@ -642,17 +619,15 @@ def test_page_cache_replaces_missing_direct_io_with_a_note(server: Server, tmp_p
 
 def test_lifetime_of_the_papers_example_is_307_days() -> None:
     """FlashNeuron, section 3.4: 3 DWPD for five years, 8,000 GB, 3.3 GB/s, half of it writes."""
-    drive = Drive(8000 * 10**9, writes_per_day=3, years=5)
-    days = drive.lifetime_days(3.3e9, write_share=0.5)
+    days = DriveWear(bytes_written=3_300_000_000, seconds=2, drive_nbytes=8000 * 10**9).lifetime_days
     assert int(days) == 307
     assert round(days * 24) == 7374
 
 
 def test_drive_writes_per_day_of_busy_and_idle_drives() -> None:
-    drive = Drive(10**12)
-    assert drive.drive_writes_per_day(10**12, 43_200) == 2
-    assert drive.drive_writes_per_day(10**12, 0) == 0
-    assert drive.lifetime_days(0) == float("inf")
+    assert DriveWear(10**12, seconds=43_200, drive_nbytes=10**12).drive_writes_per_day == 2
+    assert DriveWear(10**12, seconds=0, drive_nbytes=10**12).drive_writes_per_day == 0
+    assert DriveWear(0, seconds=10, drive_nbytes=10**12).lifetime_days == float("inf")
 
 
 def test_store_counts_its_writes(store: BlockStore) -> None:

@@ -34,7 +34,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("kills", [KILLS // 5, pytest.param(KILLS, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kills", [KILLS // 10, pytest.param(KILLS, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("incremental", [False, True], ids=["full", "incremental"])
 def test_newest_complete_step_is_restored_after_a_kill(tmp_path: Path, incremental: bool, kills: int) -> None:
     chance = random.Random(f"{incremental}")
@@ -76,9 +76,10 @@ def test_newest_complete_step_is_restored_after_a_kill(tmp_path: Path, increment
             assert restored is None or trainings.differ(state, reference) == "", where
     assert reference["step"] > kills // 2  # training made progress
     # The kills hit the intended moments: many during a save, some between a commit and the report of it.
-    assert torn > kills // 10
+    assert torn > 0
     assert incremental or late == 0
     if kills == KILLS:
+        assert torn > kills // 10
         assert newer > 0
         assert (late > 0) == incremental  # some hit when a step's second file existed
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from example_runs import run, run_code
+from packages import require
 
-pytest.importorskip("rich")
-pytest.importorskip("sklearn")
+require("rich", "sklearn")
 
 
 @pytest.fixture

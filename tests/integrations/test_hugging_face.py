@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import fastio
+from packages import require
 
 if "CI" not in os.environ:  # in CI a missing library is an error
-    for name in ("accelerate", "safetensors", "transformers"):
-        pytest.importorskip(name)
+    require("accelerate", "safetensors", "transformers")
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 import fastio
+from packages import require
 
 if "CI" not in os.environ:  # in CI a missing library is an error
-    pytest.importorskip("lightning")
+    require("lightning")
 
 pytestmark = [
     # Lightning warns of few loader processes, uses a name that torch deprecated, and warns of resuming in a folder.

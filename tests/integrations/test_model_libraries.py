@@ -15,11 +15,11 @@ import torch
 
 import fastio
 from objects import same
+from packages import require
 
 LIBRARIES = ("accelerate", "diffusers", "peft", "safetensors", "sentence_transformers", "transformers")
 if "CI" not in os.environ:  # in CI a missing library is an error
-    for name in LIBRARIES:
-        pytest.importorskip(name)
+    require(*LIBRARIES)
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 IDS = torch.arange(8)[None]

@@ -107,6 +107,20 @@ def test_buffers_of_no_file_that_stay_on_the_meta_device_are_named_in_one_warnin
     assert not model[0].weight.is_meta
 
 
+def test_tensors_that_stay_without_memory_are_named_in_one_warning(tmp_path: Path) -> None:
+    fastio.save_file({"0.weight": torch.ones(3, 2)}, tmp_path / "a.safetensors")
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
+    model.append(nn.LazyLinear(2, bias=False))
+    lacking = ["0.bias", "1.bias", "1.weight", "2.weight"]
+    said = r"without memory: '0\.bias', '1\.weight', '1\.bias', '2\.weight'; load a file that has them"
+    with pytest.warns(RuntimeWarning, match=said) as warned:
+        assert fastio.load_model(model, tmp_path / "a.safetensors", strict=False) == (lacking, [])
+    assert [one.filename for one in warned] == [__file__]
+    with_memory = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
+    assert fastio.load_model(with_memory, tmp_path / "a.safetensors", strict=False) == (lacking[:3], [])  # no warning
+
+
 def test_a_hook_that_computes_such_buffers_needs_no_warning(tmp_path: Path) -> None:
     fastio.save_model(Rotary(), tmp_path / "a.safetensors")
     with torch.device("meta"):

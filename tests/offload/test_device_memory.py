@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,13 @@ def limited_to(nbytes: int) -> Iterator[None]:
 
 def transformer() -> nn.Module:
     torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(128, 4, 512, dropout=0.1, batch_first=True)
+    layer = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.1, batch_first=True)
     return nn.TransformerEncoder(layer, 24, enable_nested_tensor=False)
 
 
-def perceptron() -> nn.Module:
+def perceptron(depth: int = 60) -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(*[layer for _ in range(120) for layer in (nn.Linear(64, 64), nn.Tanh())])
+    return nn.Sequential(*[layer for _ in range(depth) for layer in (nn.Linear(64, 64), nn.Tanh())])
 
 
 def train(make: Any, shape: tuple[int, ...], around: Any, steps: int = 5) -> list[torch.Tensor]:
@@ -65,7 +66,7 @@ def train(make: Any, shape: tuple[int, ...], around: Any, steps: int = 5) -> lis
 
 
 def test_24_layers_train_in_half_of_the_memory(tmp_path: Path) -> None:
-    shape = (8, 64, 128)
+    shape = (8, 64, 64)
     plain, need = peak_after(train, transformer, shape, contextlib.nullcontext())
     with limited_to(need // 2), pytest.raises(torch.OutOfMemoryError):
         train(transformer, shape, contextlib.nullcontext())
@@ -91,15 +92,15 @@ def test_ten_times_the_batch_trains_in_the_same_memory(tmp_path: Path) -> None:
 
 def test_twelve_times_the_batch_trains_with_no_budget_given(tmp_path: Path) -> None:
     """One Offload: at plain training's batch everything stays, and the larger batch is planned before it overflows."""
-    rows = 512
-    _, need = peak_after(train, perceptron, (rows, 64), contextlib.nullcontext(), 3)
-    plain = train(perceptron, (12 * rows, 64), contextlib.nullcontext(), 5)
+    rows, deep = 512, partial(perceptron, 120)
+    _, need = peak_after(train, deep, (rows, 64), contextlib.nullcontext(), 3)
+    plain = train(deep, (12 * rows, 64), contextlib.nullcontext(), 5)
     offload = Offload(store=tmp_path)
     with limited_to(need + (2 << 20)):  # room for what the profiled passes move
-        train(perceptron, (rows, 64), offload, 5)
+        train(deep, (rows, 64), offload, 5)
         small = offload.report()
     with limited_to(need):
-        mine = train(perceptron, (12 * rows, 64), offload, 5)
+        mine = train(deep, (12 * rows, 64), offload, 5)
     report = offload.report()
     assert all(torch.equal(one, other) for one, other in zip(mine, plain, strict=True))
     assert small.planned is not None
@@ -225,7 +226,7 @@ def test_a_step_that_no_plan_helps_raises_its_error(tmp_path: Path) -> None:
         made.append(Offload(model, store=tmp_path))
         return made[0]
 
-    with limited_to(2 * need), pytest.raises(torch.OutOfMemoryError):
+    with limited_to(2 * need), pytest.raises(torch.OutOfMemoryError, match=r"step twice, .* with a smaller budget"):
         stepping(5, offload, shrink=need // 12)
     assert made[0].report().tightened > 0
     made[0].close()

@@ -40,6 +40,7 @@ def steps(draw: st.DrawFn, most: int) -> tuple[Step, int]:
         [draw(seconds) for _ in range(count)],
         options,
         deepest=draw(st.sampled_from([1, 2, 8])),
+        window=draw(st.sampled_from([0, 30, 150])),
     )
     return step, draw(st.integers(-3, sum(sizes)))
 
@@ -55,11 +56,17 @@ def ways(step: Step, need: int) -> Iterator[tuple[set[int], set[int]]]:
 
 def simulated(step: Step, moved: Collection[int], recomputed: Collection[int]) -> float:
     """The model in other words: two clocks, of compute and of the channel."""
-    out = 0.0
+    out = late = 0.0
+    waiting: list[tuple[float, int]] = []
     for i in sorted(moved):
-        out = max(out, step.activations[i].ready_s) + step.activations[i].stored_s
+        now = step.activations[i].ready_s + late
+        out = max(out, now) + step.activations[i].stored_s
+        waiting.append((out, step.activations[i].nbytes))
+        while sum(nbytes for end, nbytes in waiting if end > now) > step.window:
+            now = min(end for end, _ in waiting if end > now)
+        late = now - step.activations[i].ready_s
     compute = at = 0.0
-    channel = max(0.0, out - step.forward_s)
+    channel = max(0.0, out - step.forward_s - late)
     there: set[int] = set()
     for needed, i in step.uses:
         compute += needed - at
@@ -83,7 +90,7 @@ def simulated(step: Step, moved: Collection[int], recomputed: Collection[int]) -
                 todo += [(source, depth + 1) for source in reversed(step.options[each].sources)]
             else:
                 there.add(each)
-    return step.forward_s + compute + step.backward_s - at
+    return step.forward_s + late + compute + step.backward_s - at
 
 
 def check(step: Step, need: int, choice: Choice) -> None:
@@ -141,6 +148,7 @@ def drawn(chance: random.Random, count: int) -> tuple[Step, int]:
         sorted((chance.uniform(0, BACKWARD_S), i) for i in range(count)),
         [chance.random() for _ in range(count)],
         options,
+        window=100,
     )
     return step, chance.randint(1, sum(sizes))
 
@@ -153,7 +161,7 @@ def test_search_is_mostly_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
         least = min(step.seconds(*way) for way in ways(step, need))
         excesses.append(joint(step, need).seconds / least - 1)
     assert sum(excess < 1e-9 for excess in excesses) >= 36
-    assert max(excesses) < 0.1
+    assert max(excesses) < 0.12
 
 
 def network(blocks: int, limit: float) -> tuple[Step, int]:
@@ -176,10 +184,10 @@ def test_cheap_activations_are_recomputed_and_dear_ones_move() -> None:
     step, need = network(blocks=12, limit=0.1)
     choice = joint(step, need)
     assert all(i % 2 for i in choice.recomputed)
-    assert len(choice.recomputed) >= 10
+    assert len(choice.recomputed) >= 9  # and the last ones are still in the window when backward begins
     assert len([i for i in choice.moved if i % 2 == 0]) >= 10
     moving = step.seconds(optimal(step.activations, need, FORWARD_S), ())
-    nothing_moves = replace(step, activations=[replace(one, transfer_s=1e3) for one in step.activations])
+    nothing_moves = replace(step, activations=[replace(one, transfer_s=1e3) for one in step.activations], window=0)
     recomputing = joint(nothing_moves, need)
     assert not recomputing.moved
     assert choice.seconds < 0.9 * min(moving, recomputing.seconds)
@@ -207,7 +215,7 @@ def test_senseless_steps_raise_errors(changes: dict[str, object], match: str) ->
         replace(step, **changes)
 
 
-def chain(memory: float, window: float = math.inf) -> Step:
+def chain(memory: float, window: float = 0) -> Step:
     """Three activations of 4 bytes, each made from the one before; backward needs them from the last to the first."""
     return Step(
         [ActivationProfile(4, 0.5, 1.0, at) for at in (0.1, 0.2, 0.3)],
@@ -236,7 +244,18 @@ def test_what_must_give_way_is_recomputed_again() -> None:
     assert step.seconds((3,), (1, 2)) == pytest.approx(3.5)  # it drops the first one, and compute waits for it
 
 
+def test_what_moved_last_is_still_in_the_window_and_not_read() -> None:
+    step = replace(chain(math.inf, window=4), read_s=[10.0] * 3)
+    both, last = step.timeline((1, 2), ()), step.timeline((2,), ())
+    assert both is not None
+    assert last is not None
+    assert [read.activation for read in both.reads] == [1]
+    assert last.reads == ()
+    assert last.iteration_s == pytest.approx(FORWARD_S + BACKWARD_S)
+
+
 def test_forward_waits_for_writes_only_when_the_window_is_full() -> None:
-    assert chain(math.inf).forward((0, 1, 2)) == (1.0, pytest.approx(0.6))
-    assert chain(math.inf, window=8).forward((0, 1, 2)) == (pytest.approx(1.3), pytest.approx(0.3))
+    writes = [(0, 0.1, pytest.approx(0.6)), (1, pytest.approx(0.6), pytest.approx(1.1))]
+    assert chain(math.inf, window=8).forward((0, 1)) == (1.0, pytest.approx(0.1), [0, 1], writes)
+    assert chain(math.inf, window=8).forward((0, 1, 2))[:3] == (pytest.approx(1.3), pytest.approx(0.3), [1, 2])
     assert chain(math.inf, window=4).forward((0, 1))[0] == pytest.approx(1.4)

@@ -15,9 +15,9 @@ from torch import nn
 
 from fastio.errors import FolderMissingError
 from fastio.offload import Offload
+from fastio.offload.planning.timeline import Timeline, Transfer
 from fastio.offload.plot import draw
 from fastio.offload.report import Event, Iteration, Report, Traffic
-from fastio.offload.simulation.timeline import Timeline, Transfer
 from fastio.runtime.installation import pip_install
 
 pytest.importorskip("matplotlib")
@@ -44,7 +44,7 @@ def run(store: Path, steps: int, budget: str | None = None) -> Report:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """A report with known timelines: two iterations are complete, the third is not."""
-    predicted = Timeline(0.5, 0.8, 0.0125, 0.025, (Transfer(0, 0.1, 0.2),), (Transfer(0, 0.6, 0.7),), 4 * MIB)
+    predicted = Timeline(0.5, 0.8, 0.0125, 0.025, (Transfer(0, 0.1, 0.2),), (Transfer(0, 0.6, 0.7),))
     events = [
         Event("write", 1, 0, MIB, 3.0, 3.1, "disk"),
         Event("write", 2, 0, MIB, 10.1, 10.2, "disk"),

@@ -127,17 +127,20 @@ def test_policy_of_operators_gives_the_plain_gradients(name: str, store: SlowSto
 
 @pytest.mark.parametrize("name", MODELS)
 def test_optimal_recomputes_what_is_cheaper_than_moving(name: str) -> None:
-    store = DearStore()
+    store = SlowStore()
     model, loss = MODELS[name]()
     trained(model, loss, Offload(store=store, policy="fastensor", codec="none"))
     sizes = [nbytes for op, _, nbytes in store.log if op == "write"]
-    offload = Offload(store=store, policy="joint", budget=max(*sizes, sum(sizes) // 2), codec="none")
+    dear = DearStore()
+    offload = Offload(store=dear, policy="optimal", budget=max(*sizes, sum(sizes) // 2), codec="none")
+    recomputed = 0
     for _ in range(3):
+        recomputed = offload.counts.recomputed
         plain = trained(model, loss)
         same(trained(model, loss, offload), plain)
     planned = offload.report().planned
     assert planned is not None
-    assert (offload.counts.recomputed > 0) == (len(planned.recomputed) > 0)
+    assert (offload.counts.recomputed > recomputed) == (len(planned.recomputed) > 0)
     if name not in RECURRENT:
         assert planned.recomputed
         assert "are recomputed" in str(offload.report())
@@ -145,7 +148,7 @@ def test_optimal_recomputes_what_is_cheaper_than_moving(name: str) -> None:
     written = {event.ordinal for event in offload.report().events if event.op == "write" and event.step == 3}
     assert written <= set(planned.selected)
     assert offload.saved_tensors_alive == 0
-    assert not store.blobs
+    assert not dear.blobs
 
 
 @pytest.mark.parametrize("policy", ["all", "flashneuron", "fastensor", "vdnn-all"])
@@ -538,7 +541,7 @@ def test_program_that_changes_moves_what_can_no_longer_be_recomputed() -> None:
             z = y.sum()
         return torch.autograd.grad(z, x)[0]
 
-    offload = Offload(store=store, policy="joint", budget=8 << 16, codec="none")
+    offload = Offload(store=store, policy="optimal", budget=8 << 16, codec="none")
     for function in (torch.nn.functional.gelu, torch.nn.functional.gelu, partial(torch.cumsum, dim=0)):
         assert torch.equal(run(offload, function), run(contextlib.nullcontext(), function))
     assert offload.counts.recomputed > 0
@@ -550,7 +553,7 @@ def test_plan_becomes_a_policy_for_torch() -> None:
     model, loss = blocks()
     trained(model, loss, Offload(store=store, policy="fastensor", codec="none"))
     sizes = [nbytes for op, _, nbytes in store.log if op == "write"]
-    offload = Offload(store=store, policy="joint", budget=sum(sizes) * 2 // 3, codec="none")
+    offload = Offload(store=store, policy="optimal", budget=sum(sizes) * 2 // 3, codec="none")
     with pytest.raises(RuntimeError, match="has not planned"):
         offload.checkpoint_policy()
     for _ in range(2):
@@ -574,7 +577,7 @@ def test_plan_becomes_a_policy_for_torch() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("settings", [{"policy": always}, {"policy": "joint", "budget": "512KiB"}])
+@pytest.mark.parametrize("settings", [{"policy": always}, {"policy": "optimal", "budget": "512KiB"}])
 def test_training_on_a_device_gives_the_plain_gradients(settings: dict[str, Any]) -> None:
     model, _ = attention()
     model.to(DEVICE)
@@ -605,7 +608,7 @@ def test_first_pass_on_a_device_tries_no_recomputation(monkeypatch: pytest.Monke
     model, _ = attention()
     model.to(DEVICE)
     x = noise(4, 32, 64).to(DEVICE)
-    offload = Offload(store=DearStore(), codec="none", policy="joint", budget="512KiB")
+    offload = Offload(store=DearStore(), codec="none", policy="optimal", budget="512KiB")
     for _ in range(3):
         trained(model, lambda m: m(x).square().mean(), offload)
         tried.append(0)
@@ -645,10 +648,10 @@ def test_operators_on_two_streams_run_again_on_theirs() -> None:
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-def test_joint_tries_what_it_can_recompute_once_backward_runs(passes: int, store: SlowStore) -> None:
+def test_optimal_tries_what_it_can_recompute_once_backward_runs(passes: int, store: SlowStore) -> None:
     """A pass is profiled again while no backward of its shape has run, or only after others."""
     model, loss = blocks()
-    offload = Offload(store=DearStore(), policy="joint", budget="256KiB", codec="none")
+    offload = Offload(store=DearStore(), policy="optimal", budget="256KiB", codec="none")
     values = []
     for _ in range(passes):
         with offload:
@@ -669,5 +672,5 @@ def test_policy_of_operators_has_no_plan_to_give(store: SlowStore) -> None:
     offload = Offload(store=store, policy=cheap)
     for _ in range(3):
         trained(model, loss, offload)
-    with pytest.raises(RuntimeError, match="use policy='joint'"):
+    with pytest.raises(RuntimeError, match="use policy='optimal'"):
         offload.checkpoint_policy()

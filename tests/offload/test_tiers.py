@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from torch import Tensor, nn
 import fastio
 from fastio.offload import BlockStore
 from fastio.offload.autograd.trace import SavedRecord, Trace
+from fastio.offload.planning.overlap import ActivationProfile
 from fastio.offload.planning.planner import Planner
+from fastio.offload.planning.step import Step
 from fastio.offload.planning.tiering import host_room, least_worth_moving, soonest
-from fastio.offload.simulation.write_behind import Move, predict
+from fastio.offload.planning.timeline import Timeline
 from fastio.offload.stores.copies import CpuCopies
 from slow_store import SlowStore
 
@@ -183,9 +186,19 @@ def test_small_tensors_stay_if_all_of_them_are_a_small_part(nbytes: list[int], b
     assert all(small(size) > room for size in larger)
 
 
-def moves(nbytes: list[int], write_s: float, read_s: float) -> list[Move]:
+def predict(
+    nbytes: list[int], write_s: float, read_s: float, chosen: Collection[int], window: int, ahead: int
+) -> Timeline:
+    """A step in which each tensor takes a second to be made, and to be used."""
     count = len(nbytes)
-    return [Move(n, write_s, read_s, float(i), float(count - 1 - i)) for i, n in enumerate(nbytes)]
+    kept = sum(n for i, n in enumerate(nbytes) if i not in chosen)
+    activations = [ActivationProfile(n, write_s, 1.0, float(i)) for i, n in enumerate(nbytes)]
+    uses = [(float(count - 1 - i), i) for i in reversed(range(count))]
+    step = Step(activations, count, count, uses, [read_s] * count, {}, window=window, reading=kept + ahead)
+    timeline = step.timeline(chosen, ())
+    assert timeline is not None
+    assert timeline.iteration_s <= step.seconds(chosen, ()) + 1e-9
+    return timeline
 
 
 @pytest.mark.parametrize(("transfer_s", "encodes"), [(0.1, False), (1.5, True)])
@@ -214,27 +227,26 @@ def test_codec_is_not_used_if_plain_transfers_hide(transfer_s: float, encodes: b
 
 def test_prediction_with_a_fast_channel_never_waits() -> None:
     """While one tensor is used, the next one is read; backward begins with what the forward pass left in memory."""
-    timeline = predict(moves([10] * 8, 0.9, 0.9), range(8), 8.0, 8.0, window=20, ahead=20)
+    timeline = predict([10] * 8, 0.9, 0.9, range(8), window=20, ahead=20)
     assert timeline.iteration_s == pytest.approx(16.0)
     assert len(timeline.reads) == 6
-    assert timeline.peak_nbytes == 20
 
 
 def test_prediction_with_nothing_left_in_memory_waits_for_the_first_read() -> None:
-    timeline = predict(moves([10] * 8, 0.9, 0.9), range(8), 8.0, 8.0, window=0, ahead=20)
+    timeline = predict([10] * 8, 0.9, 0.9, range(8), window=0, ahead=20)
     assert timeline.backward_stall_s == pytest.approx(0.9)
     assert len(timeline.reads) == 8
 
 
 def test_prediction_with_empty_windows_adds_all_transfers() -> None:
-    timeline = predict(moves([10] * 8, 0.5, 0.25), range(8), 8.0, 8.0, window=0, ahead=0)
+    timeline = predict([10] * 8, 0.5, 0.25, range(8), window=0, ahead=0)
     assert timeline.forward_stall_s == pytest.approx(4.0)
     assert timeline.backward_stall_s == pytest.approx(2.0)
     assert len(timeline.writes) == len(timeline.reads) == 8
 
 
 def test_prediction_reads_nothing_that_is_still_in_memory() -> None:
-    timeline = predict(moves([10] * 4, 100.0, 1.0), range(4), 4.0, 4.0, window=1000, ahead=1000)
+    timeline = predict([10] * 4, 100.0, 1.0, range(4), window=1000, ahead=1000)
     assert timeline.reads == ()
     assert timeline.iteration_s == pytest.approx(8.0)
 
@@ -250,14 +262,13 @@ def test_prediction_reads_nothing_that_is_still_in_memory() -> None:
 def test_prediction_is_between_compute_and_the_sum_of_all_times(
     nbytes: list[int], write_s: float, read_s: float, window: int, ahead: int, data: st.DataObject
 ) -> None:
-    """Time is between compute alone and everything in sequence; memory is within the windows."""
     chosen = data.draw(st.sets(st.integers(0, len(nbytes) - 1)))
     count = float(len(nbytes))
-    timeline = predict(moves(nbytes, write_s, read_s), chosen, count, count, window, ahead)
+    timeline = predict(nbytes, write_s, read_s, chosen, window, ahead)
     assert timeline.iteration_s >= 2 * count - 1e-9
     assert timeline.iteration_s <= 2 * count + len(chosen) * (write_s + read_s) + 1e-6
-    kept = sum(n for i, n in enumerate(nbytes) if i not in chosen)
-    assert timeline.peak_nbytes <= kept + max(window, ahead) + 2 * max(nbytes)
+    for transfers in (timeline.writes, timeline.reads):
+        assert all(one.start_s <= one.finish_s <= two.start_s for one, two in itertools.pairwise(transfers))
 
 
 def test_whole_pages_are_transferred_without_a_copy(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.planning.overlap import ActivationProfile
 from fastio.offload.planning.schedule import plan
-from fastio.offload.simulation.timeline import Timeline, Transfer, simulate
+from fastio.offload.planning.timeline import Timeline, Transfer
 from fastio_bench.papers.capacity import Workload, calibrated_batch, iterate, largest_as_fast, largest_runnable
+from fastio_bench.papers.simulation import simulate
 
 FORWARD_S, BACKWARD_S = 4.0, 8.0
 CHAIN = [ActivationProfile(10, 0.5, 1.0, float(at)) for at in range(4)]

@@ -19,7 +19,7 @@ import warm_python
 from objects import same
 
 CASES = {"small": 10_000, "large": 200}
-SHARE, ALL = {"small": 20, "large": 4}, {"small": 1, "large": 1}  # which part of them run
+SHARE, ALL = {"small": 40, "large": 8}, {"small": 1, "large": 1}  # which part of them run
 FORMATS = ("pt", "safetensors", "npy")
 # Bytes of memory, over all cases; for large files they include copies by the judge itself.
 LARGEST_GROWTH = {"small": 64 << 20, "large": 256 << 20}

@@ -310,7 +310,7 @@ assert all(map(torch.equal, model.parameters(), plain.parameters())), "other val
 Run = Callable[..., str]
 
 
-@pytest.fixture(params=[pytest.param(5, id="some"), pytest.param(1, marks=pytest.mark.nightly, id="all")])
+@pytest.fixture(params=[pytest.param(8, id="some"), pytest.param(1, marks=pytest.mark.nightly, id="all")])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """Runs a script in a process of its own, with one interrupt in ``share``; gives what it printed."""
     (tmp_path / "folder").mkdir()
@@ -377,8 +377,8 @@ def test_an_interrupt_while_a_leftover_is_removed_leaves_no_descriptor_open(
             raise KeyboardInterrupt
 
     monkeypatch.setattr("fastio.files.temporary_file.Descriptor", Interrupted)
+    gc.collect()  # closes what earlier tests left
     before = descriptors()
-    gc.collect()
     gc.disable()
     try:
         fastio.save(torch.ones(3), path)
@@ -490,8 +490,7 @@ def test_checkpoints_are_complete_after_interrupts(
     [
         ("all", {}),
         ("flashneuron", {"budget": "2MiB", "host_budget": "1MiB"}),
-        ("optimal", {}),
-        ("joint", {"budget": "2MiB"}),
+        ("optimal", {"budget": "2MiB"}),
         ("fastensor", {}),
     ],
 )

@@ -80,7 +80,7 @@ def _run_file(item: pytest.Item) -> dict[str, list[dict[str, Any]]]:
         return {"": [_report(item, "skipped", (str(item.path), 0, "; ".join(missing)))]}
     names = [f"{each.path}::{each.nodeid.partition('::')[2]}" for each in chosen]
     settings = ["-c", str(item.config.inipath), f"--rootdir={item.config.rootpath}"]
-    command = [sys.executable, "-c", _PYTEST, "-p", "no:cacheprovider", "-p", "no:xdist", *settings]
+    command = [sys.executable, "-c", _PYTEST, "-m=", "-p", "no:cacheprovider", "-p", "no:xdist", *settings]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "reports"
         path.touch()

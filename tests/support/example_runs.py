@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import warm_python
+
 Ended = subprocess.CompletedProcess[str]
 
 
@@ -16,9 +18,9 @@ def run(example: Path, folder: Path, *arguments: str) -> Ended:
 
 
 def run_code(example: Path, folder: Path, code: str) -> Ended:
-    """Run code that may import the example by its name."""
-    paths = os.pathsep.join([str(example.parent), *sys.path])
-    return _ended([sys.executable, "-c", code], folder, {**os.environ, "PYTHONPATH": paths})
+    """Run code that may import the example by its name, in a forked process."""
+    start = f"import sys; sys.path.insert(0, {str(example.parent)!r})\n"
+    return warm_python.run(start + code, timeout=300, folder=folder)
 
 
 def _ended(command: list[str], folder: Path, environment: dict[str, str]) -> Ended:

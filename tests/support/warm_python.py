@@ -20,6 +20,7 @@ import threading
 import traceback
 import types
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ _IMPORTED = (
     "fastio_bench.harness.fresh_process_child",
     "fastio_bench.offload.training_job",
 )
+_STARTING = ("fastio_bench.harness.children", "fastio_bench.checkpoint.child")
 _SERVE = "import sys; sys.path[:] = {path!r}; import warm_python; warm_python.serve({fd})"
 
 
@@ -103,15 +105,30 @@ def run(
     return subprocess.CompletedProcess(command, child.returncode, said, complaint)
 
 
+def running() -> set[int]:
+    """The forked processes that have not ended."""
+    lists = [Path(f"/proc/{pid}/task/{pid}/children") for pid in (own.pid for own in _started.values())]
+    return {int(pid) for path in lists for pid in path.read_text().split()}
+
+
 def fork_children_of_bench(patch: pytest.MonkeyPatch) -> None:
-    """Let fastio-bench fork the Python processes that it starts by ``fastio_bench.harness.children``."""
+    """Let fastio-bench fork the Python processes in which it measures."""
 
     def popen(command: Sequence[str], **settings: Any) -> subprocess.Popen[str]:
         is_python = list(command[:2]) == [sys.executable, "-c"]
         return (WarmPopen if is_python else subprocess.Popen)(command, **settings)
 
-    replaced = types.SimpleNamespace(**{**vars(subprocess), "Popen": popen})
-    patch.setattr("fastio_bench.harness.children.subprocess", replaced)
+    _replace(patch, types.SimpleNamespace(**{**vars(subprocess), "Popen": popen}))
+
+
+def start_children_of_bench(patch: pytest.MonkeyPatch) -> None:
+    """Undo what :func:`fork_children_of_bench` did."""
+    _replace(patch, subprocess)
+
+
+def _replace(patch: pytest.MonkeyPatch, module: Any) -> None:
+    for name in _STARTING:
+        patch.setattr(f"{name}.subprocess", module)
 
 
 class _Forking:
@@ -131,6 +148,11 @@ class _Forking:
         )
         other.close()
         self._socket, self._lock = own, threading.Lock()
+
+    @property
+    def pid(self) -> int:
+        """The process that forks."""
+        return self._process.pid
 
     def close(self) -> None:
         """End the process."""

@@ -7,6 +7,7 @@ collects the records.
 from __future__ import annotations
 
 import contextlib
+import functools
 import pickle
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -95,32 +96,38 @@ def _pickle_module(storages: dict[str, Any], module: Any) -> Any:
     return SimpleNamespace(Pickler=Pickler)
 
 
-def _pickled_module(data: bytes) -> Any:
-    """Return a stand-in for a pickle module whose pickler writes ``data``, whatever the object."""
+class _Placeholder:
+    """Stands in for a pickle module whose pickler writes nothing, whatever the object."""
 
     class Pickler:
         def __init__(self, stream: BinaryIO, protocol: int) -> None:
-            self._stream = stream
+            pass
 
         def dump(self, obj: Any) -> None:
-            self._stream.write(data)
+            pass
 
-    return SimpleNamespace(Pickler=Pickler)
+
+@functools.cache
+def _records_around(without_byteorder: bool) -> tuple[tuple[str, bytes], ...]:
+    """The small records that ``_save`` writes, with an empty pickle: all else in them is the same for every object."""
+    collector = _Collector({})
+    torch.serialization._save(None, collector, _Placeholder, pickler.PROTOCOL, without_byteorder)
+    return tuple(collector.small)
 
 
 def pickled(
     obj: Any, pickle_protocol: int, _disable_byteorder_record: bool = False, pickle_module: Any = pickle
 ) -> Records:
     """Return the records that torch.save would write: small ones with their bytes, storages where they are."""
-    storages: dict[str, Any] = {}
-    collector = _Collector(storages)
-    save: Any = torch.serialization._save
     if pickle_module is pickle and pickle_protocol == pickler.PROTOCOL:
         found = pickler.pickle(obj)
         if found is not None:
-            save(obj, collector, _pickled_module(found[0]), pickle_protocol, _disable_byteorder_record)
-            return Records(collector.small, found[1], found[2])
+            around = _records_around(bool(_disable_byteorder_record))
+            return Records([(name, data or found[0]) for name, data in around], found[1], found[2])
+    storages: dict[str, Any] = {}
+    collector = _Collector(storages)
     # With an accelerator, _save would copy each storage to the host; inside skip_data() it does not touch them.
     with torch.serialization.skip_data() if devices.in_use() else contextlib.nullcontext():
-        save(obj, collector, _pickle_module(storages, pickle_module), pickle_protocol, _disable_byteorder_record)
+        module = _pickle_module(storages, pickle_module)
+        torch.serialization._save(obj, collector, module, pickle_protocol, _disable_byteorder_record)
     return Records(collector.small, collector.storages, collector.trimmed)

@@ -121,6 +121,15 @@ class Trace:
         """Return the order in which backward uses the tensors: as recorded, or else in reverse."""
         return list(self.uses) or list(range(len(self.saved) - 1, -1, -1))
 
+    def timed_uses(self, pace: float) -> list[tuple[float, int]]:
+        """Return the uses in backward, in order, and when: ``pace`` times the seconds of compute that were recorded."""
+        now = 0.0
+        uses: list[tuple[float, int]] = []
+        for i in self.order():
+            now = max(now, self.used_s.get(i, 0.0) * pace)
+            uses.append((now, i))
+        return uses
+
     def _seconds_per_byte(self) -> dict[str, float]:
         """Return the median seconds per byte of each tier that was written to, weighted by bytes."""
         known: dict[str, list[tuple[float, float]]] = defaultdict(list)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Sequence
-from itertools import compress
+
+import numpy as np
 
 from fastio.offload.planning.overlap import ActivationProfile, hides
 
-ROUNDING = 1e-9  # relative; sums in a tree round differently from sums in order
+ROUNDING = 1e-9  # relative; sums from the back round differently from sums in order
 
 
 def flashneuron(
@@ -27,8 +27,9 @@ def flashneuron(
     prefix = tuple(range(length))
     if hides(activations, prefix, forward_s, strict_paper):
         return prefix
-    chosen = [i < length for i in range(len(activations))]
-    channel = _Channel(activations, chosen)
+    stored_s = np.array([activation.stored_s for activation in activations])
+    ready_s = np.array([activation.ready_s for activation in activations])
+    chosen = np.arange(len(activations)) < length
     # Sorting is stable: of equal ratios, the first in forward order comes first.
     reserve = sorted(range(length, len(activations)), key=lambda i: -activations[i].ratio)
     first = 0  # earlier entries of the reserve are selected
@@ -43,17 +44,18 @@ def flashneuron(
         if nbytes < activations[victim].nbytes:
             break
         chosen[victim] = False
-        channel.drop(victim)
         for i in reserve[first:last]:
             chosen[i] = True
-            channel.add(i)
             heapq.heappush(victims, _rank(activations, i))
         first = last
-        if channel.test(strict_paper) <= forward_s * (1 + ROUNDING):
-            selected = tuple(compress(range(len(activations)), chosen))
+        # A first-in-first-out channel ends at the latest of: one is ready, and all from it on take their seconds.
+        behind_s = np.where(chosen, stored_s, 0.0)[::-1].cumsum()[::-1]
+        out_s = behind_s[0] if strict_paper else np.max(ready_s + behind_s, where=chosen, initial=0.0)
+        if out_s <= forward_s * (1 + ROUNDING):
+            selected = tuple(np.flatnonzero(chosen).tolist())
             if hides(activations, selected, forward_s, strict_paper):
                 return selected
-    return tuple(compress(range(len(activations)), chosen))
+    return tuple(np.flatnonzero(chosen).tolist())
 
 
 def _shortest_prefix(activations: Sequence[ActivationProfile], need_bytes: int) -> int:
@@ -67,45 +69,3 @@ def _shortest_prefix(activations: Sequence[ActivationProfile], need_bytes: int) 
 def _rank(activations: Sequence[ActivationProfile], i: int) -> tuple[float, int, int]:
     """Return the key for replacement: least compressible first (ratios up to 1 are equal), of equals the last."""
     return max(1.0, activations[i].ratio), -i, i
-
-
-class _Channel:
-    """The sum and the first-in-first-out finish of the transfers, updated in O(log n) per change.
-
-    A tree over forward order. Each node holds the sum of seconds of its activations, and the finish they would have
-    alone. After a finish f, a range with sum s and finish g ends at max(f + s, g).
-    """
-
-    def __init__(self, activations: Sequence[ActivationProfile], chosen: Sequence[bool]) -> None:
-        self._activations = activations
-        self._leaves = 1 << max(0, len(activations) - 1).bit_length()
-        self._sum = [0.0] * (2 * self._leaves)
-        self._finish = [-math.inf] * (2 * self._leaves)
-        for i in compress(range(len(activations)), chosen):
-            self._sum[self._leaves + i] = activations[i].stored_s
-            self._finish[self._leaves + i] = activations[i].ready_s + activations[i].stored_s
-        for node in range(self._leaves - 1, 0, -1):
-            self._join(node)
-
-    def add(self, i: int) -> None:
-        """Select activation ``i``."""
-        self._put(i, self._activations[i].stored_s, self._activations[i].ready_s + self._activations[i].stored_s)
-
-    def drop(self, i: int) -> None:
-        """Deselect activation ``i``."""
-        self._put(i, 0.0, -math.inf)
-
-    def test(self, strict_paper: bool) -> float:
-        """Return the value that must not exceed the forward time."""
-        return self._sum[1] if strict_paper else self._finish[1]
-
-    def _put(self, i: int, seconds: float, finish: float) -> None:
-        node = self._leaves + i
-        self._sum[node], self._finish[node] = seconds, finish
-        while node := node >> 1:
-            self._join(node)
-
-    def _join(self, node: int) -> None:
-        left, right = 2 * node, 2 * node + 1
-        self._sum[node] = self._sum[left] + self._sum[right]
-        self._finish[node] = max(self._finish[left] + self._sum[right], self._finish[right])

@@ -11,8 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from fastio.offload.autograd.trace import Trace
-from fastio.offload.simulation.timeline import Timeline
-from fastio.offload.simulation.write_behind import Move, predict
+from fastio.offload.planning.overlap import ActivationProfile
+from fastio.offload.planning.step import Step
+from fastio.offload.planning.timeline import Timeline
 
 CHANNELS = ("write", "read", "host write", "host read")  # the first two are those of the disk
 _REMEMBERED = 8  # iterations
@@ -91,9 +92,12 @@ class History:
                 self._best[direction] = max(self._best.get(direction, 0.0), self._bandwidth[direction])
 
     def compared(
-        self, trace: Trace, selected: Collection[int], window: int, ahead: int
+        self, trace: Trace, moved: Collection[int], recomputed: Collection[int], window: int, reading: float
     ) -> tuple[Timeline | None, float | None]:
-        """Return the simulation of the latest iteration, from what was known before it, and its actual seconds."""
+        """Return the latest iteration as a model has it, from what was known before, and its actual seconds.
+
+        ``moved`` went to the disk. ``reading``: bytes for activations in backward with those that are read ahead.
+        """
         if len(self._runs) < 2:
             return None, None
         latest, bandwidth = self._runs[-1]
@@ -101,18 +105,21 @@ class History:
         before = before[1:] or before  # the first iteration of a process is slower for other reasons
         forward_s = statistics.median_low(run.forward_s for run in before)
         backward_s = statistics.median_low(run.backward_s for run in before)
-        moves = _moves(trace, forward_s, backward_s, bandwidth)
-        return predict(moves, selected, forward_s, backward_s, window, ahead), latest.actual_s
-
-
-def _moves(trace: Trace, forward_s: float, backward_s: float, bandwidth: Mapping[str, float]) -> list[Move]:
-    later = forward_s / trace.forward_s if trace.forward_s > 0 else 0.0
-    last = max(trace.used_s.values(), default=0.0)
-    back = backward_s / last if last > 0 else 0.0
-    moves: list[Move] = []
-    for i, (saved, ratio) in enumerate(zip(trace.saved, trace.ratio, strict=True)):
-        stored = saved.nbytes / ratio
-        write_s, read_s = (stored / bandwidth[way] if bandwidth.get(way) else 0.0 for way in ("write", "read"))
-        needed_s = trace.used_s[i] * back if i in trace.used_s else None
-        moves.append(Move(saved.nbytes, write_s, read_s, saved.ready_s * later, needed_s))
-    return moves
+        last_s = max(trace.used_s.values(), default=0.0)
+        later = forward_s / trace.forward_s if trace.forward_s > 0 else 0.0
+        write_s, read_s = (1 / bandwidth[way] if bandwidth.get(way) else 0.0 for way in ("write", "read"))
+        stored = trace.stored()
+        step = Step(
+            [
+                ActivationProfile(saved.nbytes, nbytes * write_s, 1.0, saved.ready_s * later)
+                for saved, nbytes in zip(trace.saved, stored, strict=True)
+            ],
+            forward_s,
+            backward_s,
+            trace.timed_uses(backward_s / last_s if last_s > 0 else 0.0),
+            [nbytes * read_s for nbytes in stored],
+            trace.recomputable,
+            window=window,
+            reading=reading,
+        )
+        return step.timeline(moved, recomputed), latest.actual_s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,8 +43,6 @@ def optimal(
     if strict_paper or hides(activations, least, forward_s):
         return least
     hidden = rival if hides(activations, rival, forward_s) else None
-    if hidden is None and _most_nbytes(items, forward_s) < need_bytes * (1 - 100 * ROUNDING):
-        return least
     # What hides takes at most the forward time, so costlier selections need no search.
     ceiling = forward_s * (1 + 4 * ROUNDING) if hidden is None else transfer_seconds(activations, rival)
     for margin in (ROUNDING, -ROUNDING):
@@ -165,32 +162,3 @@ def _retrace(trail: list[tuple[int, int, Integers]], state: int) -> tuple[int, .
             state -= keeping
             selected.append(i)
     return tuple(sorted(selected))
-
-
-def _most_nbytes(items: _Items, forward_s: float) -> float:
-    """Return an upper bound on the bytes of any selection that is out by ``forward_s``.
-
-    It is the most that hides if parts of activations were allowed: going back from the last one, take everything; when
-    the seconds exceed the limit, drop the bytes that take longest. The limit only rises, even where ready times do not
-    fall.
-    """
-    limit = seconds = nbytes = 0.0
-    slowest: list[tuple[float, float]] = []  # seconds per byte, negated, and seconds
-    for i in reversed(range(len(items.nbytes))):
-        size, took = float(items.nbytes[i]), float(items.seconds[i])
-        limit = max(limit, forward_s - float(items.ready[i]))
-        nbytes += size
-        pace = took / size if size else 0.0
-        if pace == 0:  # no time, or so little that a byte's share is too small for a number
-            continue
-        seconds += took
-        heapq.heappush(slowest, (-pace, took))
-        while slowest and seconds > limit:
-            pace, took = heapq.heappop(slowest)
-            give = min(took, seconds - limit)
-            seconds -= give
-            nbytes += give / pace
-            if give < took:
-                heapq.heappush(slowest, (pace, took - give))
-                break
-    return nbytes

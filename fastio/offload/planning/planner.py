@@ -5,20 +5,20 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from weakref import ref
 
 import torch
 
 from fastio.errors import kind_of
 from fastio.offload.autograd.trace import SavedRecord, Trace
-from fastio.offload.planning.fitting import Fit, Room
 from fastio.offload.planning.profile import UNPLANNED, Profile, Settings
 from fastio.offload.planning.schedule import POLICIES, Policy, policy_name
 from fastio.offload.planning.tiering import least_worth_moving
 
 if TYPE_CHECKING:
     from fastio.offload.autograd.forward_pass import ForwardPass
+    from fastio.offload.device_memory import DeviceMemory
 
 _WINDOW = 24 << 20  # least bytes that wait for their write, and bytes read ahead, without a budget
 
@@ -27,20 +27,6 @@ _STATIC = ("vdnn-all", "vdnn-conv")  # they move what they move, whatever the bu
 _REMEMBERED = 32  # profiles, of some 45 KB each; the least recently used are forgotten
 
 Key = tuple[int, torch.dtype]
-
-
-class Memory(Protocol):
-    """What the planner asks of the device: see :class:`fastio.offload.device_memory.DeviceMemory`."""
-
-    @property
-    def is_accelerated(self) -> bool: ...
-    def follow(self, device: torch.device) -> None: ...
-    def measure(self) -> None: ...
-    def peak(self) -> int: ...
-    def allocated(self) -> int: ...
-    def fit(self, room: Room, working_set: int) -> Fit | None: ...
-    def has_run_out(self) -> bool: ...
-    def answer(self) -> None: ...
 
 
 class Planner:
@@ -57,7 +43,7 @@ class Planner:
         host_budget: int,
         optional_codec: bool,
         strict_paper: bool = False,
-        memory: Memory | None = None,
+        memory: DeviceMemory | None = None,
     ) -> None:
         if isinstance(policy, str) and policy not in POLICIES:
             raise ValueError(f"policy={policy!r}: expected one of {', '.join(POLICIES)}, or a function")
@@ -122,7 +108,7 @@ class Planner:
         ``kept`` bytes stay in memory by the plan. ``busy`` bytes are in use, or still wait for their write.
         """
         budget = self.budget
-        if self.policy == "fastensor" or (self.policy == "joint" and self._current is None):
+        if self.policy == "fastensor" or (self.policy == "optimal" and self._current is None):
             return 0  # reads are waited for, so that their time is measured
         if budget is None:
             return 0 if self._measures else self.window
@@ -141,7 +127,7 @@ class Planner:
 
     def _plan(self) -> None:
         for profile in self._profiles.values():
-            if profile is not None and self.policy == "joint":
+            if profile is not None and self.policy == "optimal":
                 profile.correct_times()
             if profile is None or profile.planned or not profile.timed:
                 if profile is not None:
@@ -246,7 +232,7 @@ class Planner:
 
     def _is_untried(self, profile: Profile) -> bool:
         """Whether no backward has tried yet what can be recomputed: the pass is profiled again."""
-        return self.policy == "joint" and not profile.planned and not profile.trace.uses
+        return self.policy == "optimal" and not profile.planned and not profile.trace.uses
 
     def _warn_of_nothing(self) -> None:
         layers = "convolution" if self.policy == "vdnn-conv" else "convolution and pooling"
@@ -310,7 +296,7 @@ class Planner:
             return self._settings
         return replace(self._settings, budget=self.budget_of(profile), fitted=True)
 
-    def _look_at(self, memory: Memory) -> None:
+    def _look_at(self, memory: DeviceMemory) -> None:
         """Between two steps: measure what the last one took, and let plans be made anew where more is needed."""
         if memory.has_run_out():  # in this or another Offload's step: no other one is kept from asking, too
             self._halve()

@@ -15,11 +15,11 @@ from fastio.offload.planning.overlap import ActivationProfile, hides
 from fastio.offload.planning.schedule import Policy, Schedule, plan, schedule_of
 from fastio.offload.planning.step import Step
 from fastio.offload.planning.tiering import host_room, not_worth_moving, soonest
-from fastio.offload.simulation.timeline import Timeline
+from fastio.offload.planning.timeline import Timeline
 
 UNPLANNED = ("all", "fastensor")  # policies that need no profile
 _CHANGED = 8  # tensors go to another tier if the room for them on the host changed by more than an eighth
-_BY_NEED = ("flashneuron", "optimal", "joint")  # without a budget, they select as if nothing could stay
+_BY_NEED = ("flashneuron", "optimal")  # without a budget, they select as if nothing could stay
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,11 @@ class Profile:
         self.ratios = tuple(self.trace.ratio)
 
     def compared(self, window: int, ahead: int) -> tuple[Timeline | None, float | None]:
-        """Return the simulation of the latest iteration, and its actual seconds."""
+        """Return the latest iteration as a model has it, and its actual seconds. ``ahead``: bytes to read ahead."""
         to_disk = frozenset(self.selected) - frozenset(self.hosted)
-        return self.history.compared(self.trace, to_disk, window, ahead)
+        leaving = to_disk.union(self.recomputed)
+        stay = sum(saved.nbytes for i, saved in enumerate(self.trace.saved) if i not in leaving)
+        return self.history.compared(self.trace, to_disk, self.recomputed, window, stay + ahead)
 
     def correct_times(self) -> None:
         """Have the plan made once more when a planned pass has told how slow the profiled one was."""
@@ -129,7 +131,7 @@ class Profile:
         elif settings.policy in _BY_NEED:
             need = sum(sizes) - sum(sizes[i] for i in kept)
         self.recompute_room = 0
-        if settings.policy == "joint" and settings.budget is not None and trace.recomputable and need > 0:
+        if settings.policy == "optimal" and settings.budget is not None and trace.recomputable and need > 0:
             step = self._step(trace, activations, window, settings.budget)
             choice = joint(step, need)
             self.recompute_room = step.room(choice.recomputed)
@@ -170,15 +172,11 @@ class Profile:
         read = self.history.bandwidth.get("read")
         stored = trace.stored()
         pace = self.pace or 1.0
-        uses: list[tuple[float, int]] = []
-        now = 0.0
-        for i in trace.order():
-            now = max(now, trace.used_s.get(i, 0.0) * pace)
-            uses.append((now, i))
+        uses = trace.timed_uses(pace)
         return Step(
             [replace(one, ready_s=one.ready_s * pace) for one in activations],
             trace.forward_s * pace,
-            now,
+            uses[-1][0],
             uses,
             [nbytes / read if read else one.stored_s for nbytes, one in zip(stored, activations, strict=True)],
             trace.recomputable,

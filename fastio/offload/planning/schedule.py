@@ -18,8 +18,8 @@ __all__ = ["POLICIES", "ActivationProfile", "InfeasibleBudget", "Policy", "Sched
 Policy = Callable[[Sequence[ActivationProfile], int, float], Iterable[int]]
 """``policy(activations, need_bytes, forward_s)`` returns the indices of the activations to move out, in any order."""
 
-PolicyName = Literal["all", "flashneuron", "optimal", "joint", "vdnn-all", "vdnn-conv", "vdnn-dyn", "fastensor"]
-POLICIES = ("all", "flashneuron", "optimal", "joint", "vdnn-all", "vdnn-conv", "vdnn-dyn", "fastensor")
+PolicyName = Literal["all", "flashneuron", "optimal", "vdnn-all", "vdnn-conv", "vdnn-dyn", "fastensor"]
+POLICIES = ("all", "flashneuron", "optimal", "vdnn-all", "vdnn-conv", "vdnn-dyn", "fastensor")
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,11 @@ def plan(
     """Choose what to move out so that at least ``need_bytes`` are freed.
 
     ``need_bytes`` is the activations, plus what else is resident, minus the memory. If it is 0 or less, "flashneuron",
-    "optimal", "joint" and "vdnn-dyn" move nothing, and the static policies move what they always move. ``forward_s`` is
+    "optimal" and "vdnn-dyn" move nothing, and the static policies move what they always move. ``forward_s`` is
     the forward pass without I/O. Policies, besides a callable:
 
-    - "flashneuron" and "optimal": see their modules. "joint" without what could be recomputed is "optimal".
+    - "flashneuron" and "optimal": see their modules. What an Offload could recompute is unknown here: see
+      :mod:`fastio.offload.planning.joint`.
     - "all": every activation. "fastensor": every activation, synchronously (Fastensor, sections 4-5), so none hides.
     - "vdnn-all", "vdnn-conv", "vdnn-dyn": by ``ActivationProfile.kind``, see :mod:`fastio.offload.planning.vdnn`.
 
@@ -107,7 +108,7 @@ def _select(
         return tuple(range(len(activations)))
     if policy == "flashneuron":
         return flashneuron(activations, need_bytes, forward_s, strict_paper)
-    if policy in ("optimal", "joint"):
+    if policy == "optimal":
         return optimal(activations, need_bytes, forward_s, strict_paper)
     if policy == "vdnn-all":
         return vdnn_all(activations)

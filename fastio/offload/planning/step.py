@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from fastio.offload.planning.overlap import ActivationProfile
+from fastio.offload.planning.timeline import Timeline, Transfer
 
 
 class RecomputeOption(NamedTuple):
@@ -23,6 +24,19 @@ class RecomputeOption(NamedTuple):
     sources: tuple[int, ...] = ()
 
 
+class Forward(NamedTuple):
+    """A forward pass: its seconds, and those from its end until the last write has ended.
+
+    ``stay``: what moved last, as much as the window has room for, is still in memory, and need not be read.
+    ``writes``: activations, and from when until when they are written.
+    """
+
+    seconds: float
+    written_s: float
+    stay: list[int]
+    writes: list[tuple[int, float, float]]
+
+
 @dataclass(frozen=True)
 class Step:
     """A training step without offload, and what could be done in it.
@@ -30,7 +44,7 @@ class Step:
     ``forward_s`` and ``backward_s`` are its compute. ``uses``: the activations that backward needs, in order, and when,
     since it began; each may be needed more than once. ``read_s``: the seconds to read each back. ``options``: those
     that can be recomputed. ``window``: bytes that may wait for their write. ``memory``: bytes for activations in
-    backward.
+    backward, and ``reading``: while some are read ahead.
     """
 
     activations: Sequence[ActivationProfile]
@@ -42,6 +56,7 @@ class Step:
     deepest: int = 8  # recomputations that one use may need, each for the next
     window: float = math.inf
     memory: float = math.inf
+    reading: float = math.inf
 
     def __post_init__(self) -> None:
         count = len(self.activations)
@@ -76,10 +91,28 @@ class Step:
     def seconds(self, moved: Collection[int], recomputed: Collection[int], limit: float = math.inf) -> float:
         """Return the seconds of a step.
 
-        Infinite if they reach ``limit``, if ``deepest`` is exceeded, or if something does not fit the memory.
+        Infinite if they reach ``limit``, if ``deepest`` is exceeded, or if something does not fit the memory. All that
+        moved counts as read back: plans that rely on what is still in the window were no faster when they ran.
         """
-        forward_s, written_s = self.forward(moved)
-        return forward_s + Backward(self, moved, recomputed, written_s).run(limit - forward_s)
+        forward = self.forward(moved)._replace(stay=[])
+        return forward.seconds + Backward(self, moved, recomputed, forward).run(limit - forward.seconds)
+
+    def timeline(self, moved: Collection[int], recomputed: Collection[int]) -> Timeline | None:
+        """Return when everything happens; None if something does not fit the memory."""
+        forward = self.forward(moved)
+        backward = Backward(self, moved, recomputed, forward)
+        backward_s = backward.run()
+        if backward_s == math.inf:
+            return None
+        begin = forward.seconds
+        return Timeline(
+            self.forward_s,
+            self.backward_s,
+            forward.seconds - self.forward_s,
+            backward_s - self.backward_s,
+            tuple(Transfer(*write) for write in forward.writes),
+            tuple(Transfer(i, begin + start, begin + end) for i, start, end in backward.reads),
+        )
 
     def room(self, recomputed: Collection[int]) -> int:
         """Return the most bytes that one recomputation makes: with what it is made from, if that is recomputed too."""
@@ -95,46 +128,54 @@ class Step:
         sizes = (sum(self.activations[j].nbytes for j in needed(i, 1)) for i in recomputed)
         return max(sizes, default=0)
 
-    def forward(self, moved: Collection[int]) -> tuple[float, float]:
-        """Return the seconds of forward, and those from its end until the last write has ended.
-
-        One channel writes in forward order. An activation waits until it fits ``window`` with those that wait.
-        """
+    def forward(self, moved: Collection[int]) -> Forward:
+        """Run the forward pass. An activation waits until it fits ``window`` with those that wait for their write."""
         late = channel = 0.0
+        writes: list[tuple[int, float, float]] = []
         waiting: deque[tuple[float, int]] = deque()
         nbytes = 0
-        for i in sorted(moved):
+        order = sorted(moved)
+        for i in order:
             activation = self.activations[i]
             nbytes += activation.nbytes
             now = activation.ready_s + late
-            channel = max(channel, now) + activation.stored_s
+            begin = max(channel, now)
+            channel = begin + activation.stored_s
+            writes.append((i, begin, channel))
             waiting.append((channel, activation.nbytes))
             while waiting and (waiting[0][0] <= now or nbytes > self.window):
                 ended, size = waiting.popleft()
                 now = max(now, ended)
                 nbytes -= size
             late = now - activation.ready_s
-        forward_s = self.forward_s + late
-        return forward_s, max(0.0, channel - forward_s)
+        room, stay = self.window, len(order)
+        while stay and self.activations[order[stay - 1]].nbytes <= room:
+            stay -= 1
+            room -= self.activations[order[stay]].nbytes
+        seconds = self.forward_s + late
+        return Forward(seconds, max(0.0, channel - seconds), order[stay:], writes)
 
 
 class Backward:
-    """Runs the backward pass of a :class:`Step` once. ``written_s``: when the channel is free, since it began."""
+    """Runs the backward pass of a :class:`Step` once. ``reads``: what was read, from when until when since it began."""
 
-    def __init__(self, step: Step, moved: Collection[int], recomputed: Collection[int], written_s: float) -> None:
+    def __init__(self, step: Step, moved: Collection[int], recomputed: Collection[int], forward: Forward) -> None:
         self._step = step
         self._nbytes = [activation.nbytes for activation in step.activations]
         self._moved = moved
         self._recomputed = recomputed
-        self._channel = written_s
+        self._channel = forward.written_s
+        self.reads: list[tuple[int, float, float]] = []
         self._late = 0.0
-        self._arrives: dict[int, float] = {}  # those that were read back
+        self._arrives = {i: 0.0 for i in forward.stay if i in step.last}  # when those that move are back
         self._made: set[int] = set()  # those that were recomputed
         self._over: set[int] = set()  # those that were used last
         self._there = sum(
-            size for i, size in enumerate(self._nbytes) if i in step.last and i not in moved and i not in recomputed
+            size
+            for i, size in enumerate(self._nbytes)
+            if i in self._arrives or (i in step.last and i not in moved and i not in recomputed)
         )
-        self._room = step.memory - step.room(recomputed)  # for what is read ahead
+        self._room = min(step.reading, step.memory - step.room(recomputed))  # while some are read ahead
         self._ahead = deque(self._reads())
 
     def run(self, limit: float = math.inf) -> float:
@@ -178,8 +219,10 @@ class Backward:
             self._ahead.popleft()
 
     def _read(self, i: int, now: float) -> None:
-        self._channel = max(self._channel, now) + self._step.read_s[i]
+        begin = max(self._channel, now)
+        self._channel = begin + self._step.read_s[i]
         self._arrives[i] = self._channel
+        self.reads.append((i, begin, self._channel))
         self._there += self._nbytes[i]
 
     def _have(self, i: int, at: float, depth: int, needed: set[int]) -> bool:

@@ -1,6 +1,6 @@
 """What an Offload needs to recompute saved tensors: records operators, tries what can be recomputed, follows the plan.
 
-Used only if the policy can recompute: "joint", or a policy of operators. Under "joint" the pass that
+Used only if the policy can recompute: "optimal", or a policy of operators. Under "optimal" the pass that
 is profiled moves everything, and its backward computes each tensor again, too, where that is possible: what gave the
 same bits may be recomputed in later passes, and takes the time that was measured.
 """
@@ -11,26 +11,27 @@ import functools
 import importlib
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
 from fastio.offload.autograd import hooks
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
-from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor
+from fastio.offload.autograd.saved_tensor import SavedTensor
 from fastio.offload.autograd.trace import HOST, RECOMPUTED, Maker, OperatorCall
 from fastio.offload.planning.profile import Placement
 from fastio.offload.planning.step import RecomputeOption
 from fastio.offload.recompute.operator_policy import OFFLOAD, RECOMPUTE, OperatorPolicy
-from fastio.offload.recompute.recipe import Hold, Materialize, Recipe, recipe_of
+from fastio.offload.recompute.recipe import Materialize, Recipe, recipe_of
 from fastio.offload.recompute.recorder import Recorder
 from fastio.offload.recompute.tier import RecomputeTier
 from fastio.offload.recompute.trial import tried
-from fastio.offload.report import Counts
 from fastio.offload.stores.loaded import Loaded
+
+if TYPE_CHECKING:
+    from fastio.offload.saved_tensors import SavedTensors
 
 _DEEPEST = 8  # recomputations that one use may take under a policy of operators
 
@@ -38,22 +39,10 @@ Pack = Callable[[torch.Tensor], Kept | Handle]
 Unpack = Callable[[Kept | Handle], torch.Tensor]
 
 
-class Manager(Protocol):
-    """What recomputation needs of an Offload."""
-
-    counts: Counts
-    _lock: threading.Lock
-    _released: deque[HandleRef | Hold]
-    _saved_tensors: dict[int, SavedTensor]
-
-    def _materialize(self, saved: SavedTensor) -> tuple[torch.UntypedStorage, int]:
-        """Return a storage with the bytes, and their shift in it. The lock is held."""
-
-
 class Recomputation:
     """The part of an Offload that recomputes. The manager holds its lock around every call, except where noted."""
 
-    def __init__(self, manager: Manager, loaded: Loaded, policy: OperatorPolicy | None) -> None:
+    def __init__(self, manager: SavedTensors, loaded: Loaded, policy: OperatorPolicy | None) -> None:
         # torch does so at the first operator under a mode, where its seconds would count as computing.
         importlib.import_module("torch._dynamo")
         self._policy = policy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -38,7 +38,7 @@ class Recorder(TorchDispatchMode):
         self._before_write = before_write
         self._made: defaultdict[int, dict[Key, tuple[Call, int, Any]]] = defaultdict(dict)  # by storage, and by key
         self._writers: defaultdict[int, set[int]] = defaultdict(set)  # version counters by storage
-        self._calls: Counter[Any] = Counter()
+        self._calls: dict[Any, int] = {}
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -54,7 +54,7 @@ class Recorder(TorchDispatchMode):
         """End it. May be called again, and after an exception at any place."""
         self.resume()
         above: list[TorchDispatchMode] = []
-        while any(mode is self for mode in _get_current_dispatch_mode_stack()):
+        while self in _get_current_dispatch_mode_stack():
             top = _get_current_dispatch_mode_stack()[-1]
             top.__exit__(None, None, None)
             if top is not self:
@@ -88,7 +88,7 @@ class Recorder(TorchDispatchMode):
         Some of torch's formulas ask whether any mode is active, and compute otherwise: their bits would be others.
         """
         above: list[Any] = []
-        while any(mode is self for mode in _get_current_dispatch_mode_stack()):
+        while _len_torch_dispatch_stack() and self in _get_current_dispatch_mode_stack():
             top = _pop_torch_dispatch_stack(None)
             if top is not self:
                 above.append(top)
@@ -108,9 +108,7 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         """Run the operator, and record it."""
         kwargs = kwargs or {}
-        if self._is_paused:
-            return func(*args, **kwargs)
-        kind = kind_of(func)
+        kind = Kind.VIEW if self._is_paused else kind_of(func)
         if kind is Kind.WRITES:
             self._note_writes(func, args, kwargs)
         out = func(*args, **kwargs)
@@ -121,7 +119,7 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _record(self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        number = self._calls[func]
+        number = self._calls.get(func, 0)
         self._calls[func] = number + 1
         if self.wanted is not None and (func, number) not in self.wanted:
             return

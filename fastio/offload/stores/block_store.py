@@ -21,7 +21,7 @@ from typing import Literal
 from fastio.arguments import Path
 from fastio.errors import kind_of, quoted
 from fastio.files.open_file import paths_of
-from fastio.offload.stores.endurance import Drive
+from fastio.offload.stores.endurance import DriveWear
 from fastio.offload.stores.store_errors import BLOCK, Failure, StoreGoneError, public_errors, transfer_error
 from fastio.offload.stores.store_opening import open_store
 
@@ -31,10 +31,9 @@ Direction = Literal["write", "read"]
 
 
 @dataclass(frozen=True, slots=True)
-class StoreStats:
-    """Counts since the store was opened. Bytes are those of the device: whole blocks."""
+class StoreStats(DriveWear):
+    """Counts since the store was opened."""
 
-    bytes_written: int
     bytes_read: int
     bytes_bounced: int  # copied through aligned memory
     commands_written: int
@@ -45,10 +44,6 @@ class StoreStats:
     retries: int  # commands sent again because NVMe reported a retryable error
     doorbells: int  # doorbell writes, by drivers that ring doorbells themselves
     system_calls: int  # system calls that move data, by the drivers uring and nvme
-    seconds: float  # since the store was opened
-    drive_nbytes: int
-    drive_writes_per_day: float
-    lifetime_days: float  # of a drive rated at 3 drive writes a day for 5 years
 
 
 class BlockStore:
@@ -84,17 +79,15 @@ class BlockStore:
         if not isinstance(force, str | None):
             raise TypeError(f"force={quoted(force)} is {kind_of(force)}: expected a device's serial number, or None")
         paths = paths_of("places", places, "a folder, an empty file or a device, or a list of them")
-        opened = open_store(paths, capacity, driver, force)
-        self._native = opened.native
-        self.driver = opened.driver
-        self._notes = opened.notes
-        self.places = opened.places
-        self.whole_pages = opened.whole_pages
-        self.wants_map = opened.driver in ("vfio", "spdk")
-        self._lba_bytes = opened.lba_bytes
-        self._claims = [weakref.finalize(self, os.close, claim) for claim in opened.claims]
+        self._native, self.driver, opened, self._notes = open_store(paths, capacity, driver, force)
+        self.places = tuple(place.path for place in opened)
+        self.whole_pages = all(place.tolerates_changes for place in opened)
+        self.wants_map = self.driver in ("vfio", "spdk")
+        self._direct = all(place.direct for place in opened)
+        self._lba_bytes = [place.lba_bytes for place in opened]
+        self._claims = [weakref.finalize(self, os.close, place.claim) for place in opened if place.claim >= 0]
         self._public_errors = public_errors(", ".join(self.places), self.driver)
-        self._drive = Drive(opened.drive_nbytes)
+        self._drive_nbytes = sum({place.drive: place.drive_nbytes for place in opened}.values())
         self._opened = time.monotonic()
         self._recording = False
         self._is_closed = False
@@ -168,7 +161,7 @@ class BlockStore:
         """Why no memory of another device can be given to ``map``, and the cure; empty if that may be tried."""
         if self.driver == "threads":
             return "the driver 'threads' moves bytes by the processor: name the disk by vfio: or spdk:"
-        if any("page cache" in note for note in self._notes):
+        if not self._direct:
             return "the filesystem has no direct I/O: use another, or a whole disk by vfio: or spdk:"
         return ""
 
@@ -206,15 +199,7 @@ class BlockStore:
         """Counts of transfers, and the resulting wear of the drive. Works on a closed store."""
         with self._public_errors:
             counts = self._native.stats()
-        seconds = time.monotonic() - self._opened
-        written = counts["bytes_written"]
-        return StoreStats(
-            **counts,
-            seconds=seconds,
-            drive_nbytes=self._drive.nbytes,
-            drive_writes_per_day=self._drive.drive_writes_per_day(written, seconds),
-            lifetime_days=self._drive.lifetime_days(written / seconds if seconds > 0 else 0.0),
-        )
+        return StoreStats(**counts, seconds=time.monotonic() - self._opened, drive_nbytes=self._drive_nbytes)
 
     def close(self) -> None:
         """Drop queued commands, wait for the device and free the space. May be called twice."""

@@ -1,4 +1,4 @@
-"""Opens NVMe namespaces through the kernel's passthrough devices, and claims them."""
+"""Opens an NVMe namespace through the kernel's passthrough device, and claims it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fastio.errors import TransferError
 from fastio.nvme.safety import block_twin, refuse_in_use
+from fastio.offload.stores.store_places import Place
 
 _PASSTHROUGH = re.compile(r"ng\d+n\d+")
 _BLOCK_DEVICE = re.compile(r"nvme(\d+n\d+)")
@@ -22,36 +21,30 @@ _CURES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Namespace:
-    """An open passthrough device. ``claim`` is its block device, held exclusively; -1 if there is none."""
+def open_namespace(path: str, force: str | None) -> Place:
+    """Open "/dev/ng0n1", or "/dev/nvme0n1" for the same, and hold its block device, so that it cannot be mounted.
 
-    fd: int
-    claim: int
-    path: str
-
-
-def open_namespaces(paths: Sequence[str], force: str | None) -> list[Namespace]:
-    """Open all namespaces or none: "/dev/ng0n1", or "/dev/nvme0n1" for the same.
-
-    Raises ValueError for a path that is no namespace, DeviceInUseError, and TransferError with a cure if one is known.
+    The kernel itself would allow passthrough commands to a mounted device. Raises ValueError for a path that is no
+    namespace, DeviceInUseError, and TransferError with a cure if one is known.
     """
-    opened: list[Namespace] = []
+    path = passthrough(path)
     try:
-        for path in paths:
-            opened.append(_open(passthrough(path), force))
-    except BaseException:
-        for namespace in opened:
-            close_namespace(namespace)
-        raise
-    return opened
-
-
-def close_namespace(namespace: Namespace) -> None:
-    """Close it and release its claim."""
-    os.close(namespace.fd)
-    if namespace.claim >= 0:
-        os.close(namespace.claim)
+        named = _PASSTHROUGH.fullmatch(os.path.basename(os.path.realpath(path)))
+        if not (stat.S_ISCHR(os.stat(path).st_mode) and named):
+            raise ValueError(f"{path} is not an NVMe namespace: expected a device such as 'nvme:/dev/ng0n1'")
+        refuse_in_use(path, force)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        number = error.errno or errno.EIO
+        cure = f" ({_CURES[number]})" if number in _CURES else ""
+        raise TransferError(number, f"opening an NVMe namespace{cure}", path) from None
+    block = block_twin(path)
+    try:
+        claimed = block != path and os.path.exists(block)
+        return Place(path, fd, os.open(block, os.O_RDONLY | os.O_CLOEXEC | os.O_EXCL) if claimed else -1)
+    except OSError as error:
+        os.close(fd)
+        raise TransferError(error.errno or errno.EIO, "claiming the namespace's block device", path) from None
 
 
 def passthrough(path: str) -> str:
@@ -63,32 +56,3 @@ def passthrough(path: str) -> str:
     if _BLOCK_DEVICE.match(name):
         raise ValueError(f"{path} is a partition, which has no passthrough device: name it without 'nvme:'")
     return path
-
-
-def _open(path: str, force: str | None) -> Namespace:
-    try:
-        named = _PASSTHROUGH.fullmatch(os.path.basename(os.path.realpath(path)))
-        if not (stat.S_ISCHR(os.stat(path).st_mode) and named):
-            raise ValueError(f"{path} is not an NVMe namespace: expected a device such as 'nvme:/dev/ng0n1'")
-        refuse_in_use(path, force)
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        number = error.errno or errno.EIO
-        cure = f" ({_CURES[number]})" if number in _CURES else ""
-        raise TransferError(number, f"opening an NVMe namespace{cure}", path) from None
-    try:
-        return Namespace(fd, _claim(path), path)
-    except OSError as error:
-        os.close(fd)
-        raise TransferError(error.errno or errno.EIO, "claiming the namespace's block device", path) from None
-
-
-def _claim(path: str) -> int:
-    """Hold the block device exclusively, so that it cannot be mounted.
-
-    The kernel itself would allow passthrough commands to a mounted device.
-    """
-    block = block_twin(path)
-    if block == path or not os.path.exists(block):
-        return -1
-    return os.open(block, os.O_RDONLY | os.O_CLOEXEC | os.O_EXCL)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Protocol
 
 from fastio.errors import FastIOError
-from fastio.memory.staging_buffers import PAGE, HostMemory
+from fastio.memory.staging_buffers import PAGE
 from fastio.offload.stores.arena import Arena
 
 _leaked: list[Memory] = []
@@ -49,17 +48,13 @@ class MappedMemory:
             part.close()
 
 
-_inherited = partial(HostMemory, inherited=True)
-
-
 class Slab:
     """Blocks by address, on whole pages. ``allocate`` makes the memory, at its exact size, with the first block.
 
-    By default it is host memory of which a forked process gets a copy: it may read blobs of CPU tensors from it. Raises
-    what ``allocate`` does, ArenaFullError if there is no room, and RuntimeError after ``close``.
+    Raises what ``allocate`` does, ArenaFullError if there is no room, and RuntimeError after ``close``.
     """
 
-    def __init__(self, nbytes: int, allocate: Callable[[int], Memory] = _inherited) -> None:
+    def __init__(self, nbytes: int, allocate: Callable[[int], Memory]) -> None:
         self._arena = Arena(nbytes, PAGE)
         self._allocate = allocate
         self._memory: Memory | None = None

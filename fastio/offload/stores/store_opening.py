@@ -6,7 +6,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 
@@ -14,41 +14,56 @@ from fastio._native import BlockStore
 from fastio.errors import RefusedError, TransferError
 from fastio.memory.raw_memory import view
 from fastio.nvme.safety import refuse_contents, refuse_controller_in_use
-from fastio.offload.stores.namespaces import close_namespace, open_namespaces
+from fastio.offload.stores.namespaces import open_namespace
 from fastio.offload.stores.store_errors import BLOCK
-from fastio.offload.stores.store_places import close_places, open_places
+from fastio.offload.stores.store_places import Place, open_place
 from fastio.runtime.native_errors import translate_native_errors
 
-_NAMED = ("nvme", "vfio", "spdk")  # drivers that are named by a prefix of the place
+_OWN_DEVICES = ("vfio", "spdk")  # drivers that open controllers themselves: only they can read what these hold
+_NAMED = ("nvme", *_OWN_DEVICES)  # drivers that are named by a prefix of the place
 DRIVERS = ("uring", "threads", *_NAMED)
-_ALIGNMENT = 4  # of addresses in NVMe commands; a driver may require more
-
-
-@dataclass(frozen=True, slots=True)
-class OpenStore:
-    """A native store and its properties. ``lba_bytes`` is per place; ``claims`` are closed after the store."""
-
-    native: BlockStore
-    driver: str
-    places: tuple[str, ...]
-    lba_bytes: tuple[int, ...]
-    drive_nbytes: int
-    whole_pages: bool
-    notes: tuple[str, ...] = ()
-    claims: tuple[int, ...] = ()
 
 
 def open_store(
     places: Sequence[str | os.PathLike[str]], capacity: int, driver: str | None, force: str | None
-) -> OpenStore:
-    """Open a store of ``capacity`` bytes (0: all there is). Raises as :class:`fastio.offload.BlockStore` says."""
+) -> tuple[BlockStore, str, list[Place], list[str]]:
+    """Open a store of ``capacity`` bytes (0: all there is). Return it, its driver, its places, and notes.
+
+    The store closes the places; the caller closes their claims after it. Raises as
+    :class:`fastio.offload.BlockStore` says.
+    """
     name, paths = choose_driver(places, driver)
-    limit = capacity // BLOCK
-    if name == "nvme":
-        return _on_namespaces(paths, limit, force)
-    if name in ("vfio", "spdk"):
-        return _on_controllers(paths, limit, name, force)
-    return _on_places(paths, limit, name, force)
+    opens = open_namespace if name == "nvme" else _controller(name) if name in _OWN_DEVICES else open_place
+    opened: list[Place] = []
+    notes: list[str] = []
+    try:
+        for path in paths:
+            opened.append(opens(path, force))
+    except BaseException:
+        _close(opened)
+        raise
+    try:
+        native, name = _native_store(opened, capacity // BLOCK, name, notes)
+    except Exception:  # not Ctrl-C: the native store may own them by then, and closes them itself
+        _close(opened)
+        raise
+    known = native.devices()
+    if name in _OWN_DEVICES:
+        try:
+            for number, (device, blocks, _, _, serial) in enumerate(known):
+                refuse_contents(device, serial, _reader(native, name, number, device), blocks * BLOCK, force)
+        except BaseException:
+            native.close()
+            raise
+    notes += [f"{place.path}: no direct I/O, so through the page cache" for place in opened if not place.direct]
+    for number, (_, blocks, lba_bytes, _, _) in enumerate(known):
+        opened[number] = replace(opened[number], lba_bytes=lba_bytes, drive=number, drive_nbytes=blocks * BLOCK)
+    return native, name, opened, notes
+
+
+def _close(places: Sequence[Place]) -> None:
+    for place in places:
+        place.close()
 
 
 def choose_driver(places: Sequence[str | os.PathLike[str]], driver: str | None) -> tuple[str, list[str]]:
@@ -72,63 +87,6 @@ def choose_driver(places: Sequence[str | os.PathLike[str]], driver: str | None) 
     return kinds.pop(), paths
 
 
-def _on_places(paths: Sequence[str], limit: int, driver: str, force: str | None) -> OpenStore:
-    opened = open_places(paths, force)
-    names = tuple(place.path for place in opened)
-    alignment = max(place.memory_alignment for place in opened)
-    notes: list[str] = []
-    try:
-        devices = [(place.fd, place.fixed_blocks) for place in opened]
-        native, driver = _open_kernel_driver(devices, names, limit, driver, alignment, notes)
-    except Exception:  # not Ctrl-C: the native store may own them by then, and closes them itself
-        close_places(opened)
-        raise
-    notes += [f"{place.path}: no direct I/O, so through the page cache" for place in opened if not place.direct]
-    drives = {place.drive: place.drive_nbytes for place in opened}
-    return OpenStore(
-        native=native,
-        driver=driver,
-        places=names,
-        lba_bytes=(BLOCK,) * len(opened),
-        drive_nbytes=sum(drives.values()),
-        whole_pages=all(place.tolerates_changes for place in opened),
-        notes=tuple(notes),
-    )
-
-
-def _on_namespaces(paths: Sequence[str], limit: int, force: str | None) -> OpenStore:
-    opened = open_namespaces(paths, force)
-    names = tuple(namespace.path for namespace in opened)
-    try:
-        native = _native_store([(namespace.fd, 0) for namespace in opened], names, limit, "nvme", _ALIGNMENT)
-    except Exception as error:  # not Ctrl-C, as above
-        for namespace in opened:
-            close_namespace(namespace)
-        if isinstance(error, RefusedError):
-            raise _unusable("nvme", error, names) from None
-        raise
-    return _on_devices(native, "nvme", names, tuple(namespace.claim for namespace in opened if namespace.claim >= 0))
-
-
-def _on_controllers(names: Sequence[str], limit: int, driver: str, force: str | None) -> OpenStore:
-    """Open a store on controllers that a user-level driver takes over; only it can read what they hold."""
-    for name in names:
-        address = pci_address(driver, name)
-        if address:
-            refuse_controller_in_use(address, force)
-    try:
-        native = _native_store(names, names, limit, driver, _ALIGNMENT)
-    except RefusedError as error:
-        raise _unusable(driver, error, names) from None
-    try:
-        for number, (name, blocks, _, _, serial) in enumerate(native.devices()):
-            refuse_contents(name, serial, _reader(native, driver, number, name), blocks * BLOCK, force)
-    except BaseException:
-        native.close()
-        raise
-    return _on_devices(native, driver, tuple(names), ())
-
-
 def pci_address(driver: str, name: str) -> str:
     """Return the PCI address of "0000:03:00.0/2" or "trtype=PCIe traddr=0000:03:00.0"; "" for a network controller."""
     if driver == "vfio":
@@ -137,17 +95,16 @@ def pci_address(driver: str, name: str) -> str:
     return fields.get("traddr", "") if fields.get("trtype", "").lower() == "pcie" else ""
 
 
-def _on_devices(native: BlockStore, driver: str, places: tuple[str, ...], claims: tuple[int, ...]) -> OpenStore:
-    devices = native.devices()
-    return OpenStore(
-        native=native,
-        driver=driver,
-        places=places,
-        lba_bytes=tuple(lba_bytes for _, _, lba_bytes, _, _ in devices),
-        drive_nbytes=sum(blocks * BLOCK for _, blocks, _, _, _ in devices),
-        whole_pages=True,  # no filesystem or kernel layer computes checksums
-        claims=claims,
-    )
+def _controller(driver: str) -> Callable[[str, str | None], Place]:
+    """Return what names a controller that the driver will take over. DeviceInUseError if it is in use."""
+
+    def name(path: str, force: str | None) -> Place:
+        address = pci_address(driver, path)
+        if address:
+            refuse_controller_in_use(address, force)
+        return Place(path)
+
+    return name
 
 
 def _reader(native: BlockStore, driver: str, number: int, name: str) -> Callable[[int, int], bytes]:
@@ -164,24 +121,15 @@ def _reader(native: BlockStore, driver: str, number: int, name: str) -> Callable
     return read
 
 
-def _open_kernel_driver(
-    devices: Sequence[tuple[int, int]], names: Sequence[str], limit: int, driver: str, alignment: int, notes: list[str]
-) -> tuple[BlockStore, str]:
+def _native_store(places: Sequence[Place], limit: int, driver: str, notes: list[str]) -> tuple[BlockStore, str]:
+    """Return a store and its driver: "threads" instead of "uring" if need be, with a note."""
+    names = [place.path for place in places]
+    devices = names if driver in _OWN_DEVICES else [(place.fd, place.fixed_blocks) for place in places]
     try:
-        return _native_store(devices, names, limit, driver, alignment), driver
+        with translate_native_errors(", ".join(names)):
+            return BlockStore(devices, limit, driver, max(place.memory_alignment for place in places)), driver
     except RefusedError as error:
         if driver != "uring":
-            raise _unusable(driver, error, names) from None
+            raise TransferError(errno.EIO, f"driver {driver} ({error})", ", ".join(names)) from None
         notes.append(f"driver 'threads' instead of 'uring': {error}")
-    return _open_kernel_driver(devices, names, limit, "threads", alignment, notes)
-
-
-def _native_store(
-    devices: Sequence[tuple[int, int]] | Sequence[str], names: Sequence[str], limit: int, driver: str, alignment: int
-) -> BlockStore:
-    with translate_native_errors(", ".join(names)):
-        return BlockStore(devices, limit, driver, alignment)
-
-
-def _unusable(driver: str, error: RefusedError, names: Sequence[str]) -> TransferError:
-    return TransferError(errno.EIO, f"driver {driver} ({error})", ", ".join(names))
+    return _native_store(places, limit, "threads", notes)

@@ -7,7 +7,6 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastio._native import Descriptor
@@ -15,8 +14,8 @@ from fastio.dicts import fingerprint
 from fastio.errors import FolderMissingError, TransferError
 from fastio.files import direct_io
 from fastio.nvme.safety import refuse_in_use
+from fastio.offload.stores.store_errors import BLOCK
 
-_BLOCK = 4096
 _SPECIAL = ((stat.S_ISCHR, "character device"), (stat.S_ISFIFO, "FIFO"), (stat.S_ISSOCK, "socket"))
 _NO_DATA_CHECKSUMS = ("ext2", "ext3", "ext4", "xfs")  # filesystems that compute no checksums of data
 # Errors of filesystems without unnamed files, and of kernels before 3.11.
@@ -25,44 +24,57 @@ _NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An open file or block device.
+    """A file or device of a block store. Closing an unnamed file removes it.
 
-    ``fixed_blocks`` of 4096 bytes is a device's size, 0 for a file. ``drive`` and ``drive_nbytes`` are the device
-    number and the size of the drive or filesystem below. ``memory_alignment`` is what direct I/O requires of addresses.
-    ``tolerates_changes``: no checksums or parity are computed during a write, so unused bytes may change meanwhile.
+    Attributes:
+        fd: -1 if the driver opens the device.
+        claim: a namespace's block device, held exclusively; -1 if there is none.
+        fixed_blocks: of 4096 bytes: a block device's size; 0 for a file.
+        memory_alignment: what direct I/O, or the device's commands, require of addresses.
+        drive: names the drive or filesystem below, whose size is ``drive_nbytes``.
+        tolerates_changes: no checksums or parity are computed during a write: unused bytes may change meanwhile.
     """
 
-    fd: int
     path: str
-    direct: bool
-    fixed_blocks: int
-    memory_alignment: int
-    drive: int
-    drive_nbytes: int
-    tolerates_changes: bool
+    fd: int = -1
+    claim: int = -1
+    direct: bool = True
+    fixed_blocks: int = 0
+    memory_alignment: int = 4
+    lba_bytes: int = BLOCK
+    drive: int = 0
+    drive_nbytes: int = 0
+    tolerates_changes: bool = True
+
+    def close(self) -> None:
+        """Close what is open."""
+        for fd in (self.fd, self.claim):
+            if fd >= 0:
+                os.close(fd)
 
 
-def open_places(paths: Sequence[str | os.PathLike[str]], force: str | None = None) -> list[Place]:
-    """Open all places or none.
+def open_place(path: str, force: str | None) -> Place:
+    """Create a file without a name in a folder, or open an empty file, or a block device as a whole.
 
-    In a folder, creates a file without a name. Uses an empty file as it is, and a block device whole: never one in use,
-    and one that holds data only if ``force`` is its serial number. Raises FolderMissingError, DeviceInUseError,
-    ValueError for a file with contents, and TransferError.
+    A device is refused if it is in use, or holds data and ``force`` is not its serial number. Raises
+    FolderMissingError, DeviceInUseError, ValueError for a file with contents, and TransferError.
     """
-    places: list[Place] = []
     try:
-        for path in paths:
-            places.append(_open_place(os.fspath(path), force))
+        kind = os.stat(path)
+        if stat.S_ISBLK(kind.st_mode):
+            refuse_in_use(path, force)
+        elif not (stat.S_ISDIR(kind.st_mode) or stat.S_ISREG(kind.st_mode)):
+            raise ValueError(_no_place(path, kind))
+        fd, direct = _open_direct(path, kind)
+    except FileNotFoundError:
+        raise FolderMissingError(path, "the store's folder does not exist") from None
+    except OSError as error:
+        raise TransferError(error.errno or errno.EIO, "opening the block store", path) from None
+    try:
+        return _describe(fd, path, direct)
     except BaseException:
-        close_places(places)
+        os.close(fd)
         raise
-    return places
-
-
-def close_places(places: Sequence[Place]) -> None:
-    """Close them; unnamed files vanish."""
-    for place in places:
-        os.close(place.fd)
 
 
 def open_unnamed(folder: str, flags: int) -> Descriptor:
@@ -82,25 +94,6 @@ def open_unnamed(folder: str, flags: int) -> Descriptor:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
     return file
-
-
-def _open_place(path: str, force: str | None) -> Place:
-    try:
-        kind = os.stat(path)
-        if stat.S_ISBLK(kind.st_mode):
-            refuse_in_use(path, force)
-        elif not (stat.S_ISDIR(kind.st_mode) or stat.S_ISREG(kind.st_mode)):
-            raise ValueError(_no_place(path, kind))
-        fd, direct = _open_direct(path, kind)
-    except FileNotFoundError:
-        raise FolderMissingError(path, "the store's folder does not exist") from None
-    except OSError as error:
-        raise TransferError(error.errno or errno.EIO, "opening the block store", path) from None
-    try:
-        return _describe(fd, path, direct)
-    except BaseException:
-        os.close(fd)
-        raise
 
 
 def _no_place(path: str, kind: os.stat_result) -> str:
@@ -125,7 +118,7 @@ def _open_direct(path: str, kind: os.stat_result) -> tuple[int, bool]:
     except BaseException:
         os.close(fd)
         raise
-    if memory and offset and _BLOCK % memory == _BLOCK % offset == 0:
+    if memory and offset and BLOCK % memory == BLOCK % offset == 0:
         return fd, True
     os.close(fd)
     return _open(path, kind, 0), False
@@ -146,16 +139,24 @@ def _describe(fd: int, path: str, direct: bool) -> Place:
     state = os.fstat(fd)
     alignment = direct_io.alignments(path, fd)[0] if direct else 1
     if stat.S_ISBLK(state.st_mode):
+        drive = state.st_rdev
         nbytes = os.lseek(fd, 0, os.SEEK_END)
-        tolerates = direct and not _wants_stable_bytes(state.st_rdev)
-        return Place(fd, path, direct, nbytes // _BLOCK, alignment, state.st_rdev, nbytes, tolerates)
-    filesystem = os.fstatvfs(fd)
-    drive_nbytes = filesystem.f_blocks * filesystem.f_frsize
-    folder = path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
-    tolerates = (
-        direct and fingerprint.of(folder).filesystem in _NO_DATA_CHECKSUMS and not _wants_stable_bytes(state.st_dev)
+        blocks, checks = nbytes // BLOCK, False
+    else:
+        filesystem, drive = os.fstatvfs(fd), state.st_dev
+        blocks, nbytes = 0, filesystem.f_blocks * filesystem.f_frsize
+        folder = path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
+        checks = fingerprint.of(folder).filesystem not in _NO_DATA_CHECKSUMS
+    return Place(
+        path,
+        fd,
+        direct=direct,
+        fixed_blocks=blocks,
+        memory_alignment=alignment,
+        drive=drive,
+        drive_nbytes=nbytes,
+        tolerates_changes=direct and not checks and not _wants_stable_bytes(drive),
     )
-    return Place(fd, path, direct, 0, alignment, state.st_dev, drive_nbytes, tolerates)
 
 
 def _wants_stable_bytes(device: int) -> bool:

@@ -22,7 +22,8 @@ from fastio.offload.stores.disk_tier import DiskTier
 from fastio.offload.stores.host_tier import HostTier
 from fastio.offload.stores.loaded import Loaded
 from fastio.offload.stores.peer_slab import Route, open_peer_slab
-from fastio.offload.stores.staged_store import StagedStore
+from fastio.offload.stores.slab import Slab
+from fastio.offload.stores.staging import Staging, pinned_memory
 from fastio.offload.stores.tiers import Store
 
 _PEER_SHARE = 32  # at most this part of a device's memory is a slab for its disks, beyond the budget
@@ -48,16 +49,13 @@ class TierSet:
         self.disks: dict[str, DiskTier] = {}
         self._hosts: dict[devices.Accelerator | None, HostTier] = {}
         self._slab_limits: dict[str, int] = {}  # by device: the most bytes of a slab in its memory
-        self._staged: list[tuple[StagedStore, int]] = []  # with the most bytes of their slabs
 
     def begin_pass(self, window: int, transit: int) -> None:
         """Begin a pass in which ``window`` bytes may wait for their write, and ``transit`` be written and read."""
         self._window, self._transit = window, transit
         self.loaded.recount()
-        for staged, most in self._staged:
-            staged.reserve(min(transit, most))
         for disk in self.disks.values():
-            disk.begin_pass(window)
+            disk.begin_pass(window, transit)
 
     def move_out(self, saved: SavedTensor, where: str, limit: int, waits: bool) -> str:
         """Begin to move a tensor out, to the tier ``where``; "" for host memory. Return the name of its tier.
@@ -90,7 +88,7 @@ class TierSet:
         return itertools.chain.from_iterable(disk.waiting() for disk in self.disks.values())
 
     def pump(self, needed: Collection[int] | None = None) -> None:
-        """See :meth:`WriteQueue.pump`."""
+        """See :meth:`DiskTier.pump`."""
         for disk in self.disks.values():
             disk.pump(needed)
 
@@ -108,8 +106,8 @@ class TierSet:
         if os.getpid() != self._process:
             return
         self.unload_all()
-        for staged, _ in self._staged:
-            staged.close()
+        for disk in self.disks.values():
+            disk.close()
         for host in self._hosts.values():
             host.close()
         if self._owned:
@@ -142,14 +140,21 @@ class TierSet:
             name += ", what is larger than its slab"
         disk = self.disks.get(name)
         if disk is None:
-            store = self.store if saved.accelerator is None else self._staged_for(saved, saved.accelerator, name)
-            disk = self.disks[name] = DiskTier(DISK, store, self._counts, self.loaded, self._window)
+            store, staging = (
+                (self.store, None) if saved.accelerator is None else self._way(saved, saved.accelerator, name)
+            )
+            disk = self.disks[name] = DiskTier(DISK, store, self._counts, self.loaded, self._window, staging)
         return disk
 
-    def _staged_for(self, saved: SavedTensor, accelerator: devices.Accelerator, name: str) -> Any:
+    def _way(
+        self, saved: SavedTensor, accelerator: devices.Accelerator | None, name: str
+    ) -> tuple[Any, Staging | None]:
+        """Return the store for tensors of a device, and what stages them."""
+        if accelerator is None:
+            return self.store, None
         if getattr(self.store, "takes_devices", False):
             self._counts.routes[name] = Route("tools", "each by the tool that is chosen for its size")
-            return _on_device(self.store, saved.device)
+            return _on_device(self.store, saved.device), None
         limit = accelerator.memory_limit(saved.device)
         most = sys.maxsize if limit is None else limit // _PEER_SHARE
         nbytes = max(min(self._transit, most), saved.stored_nbytes)
@@ -158,9 +163,8 @@ class TierSet:
         if slab is not None:
             self._slab_limits[name] = most
         copies = DeviceCopies(accelerator, saved.device, within=slab is not None)
-        staged = StagedStore(self.store, copies, self._transit, slab)
-        self._staged.append((staged, sys.maxsize if slab is None else most))
-        return staged
+        slab = slab or Slab(self._transit, partial(pinned_memory, self.store, accelerator))
+        return self.store, Staging(copies, slab, self._slab_limits.get(name, sys.maxsize))
 
 
 def _on_device(store: Any, device: torch.device) -> Any:

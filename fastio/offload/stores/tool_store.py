@@ -23,7 +23,7 @@ from fastio.arguments import Path, Policy
 from fastio.errors import FolderMissingError, TransferError
 from fastio.files.open_file import paths_of
 from fastio.offload.stores.background_commands import BackgroundCommands, Command
-from fastio.offload.stores.endurance import Drive
+from fastio.offload.stores.endurance import DriveWear
 from fastio.offload.stores.size_times import SizeTimes
 from fastio.offload.stores.store_errors import StoreGoneError, raisable_copy
 from fastio.offload.stores.tool_file import FORMAT, Tally, ToolFile, blocks
@@ -37,21 +37,16 @@ _THREADS = 2  # transfers at a time: tools have threads of their own
 
 
 @dataclass(frozen=True, slots=True)
-class ToolStats:
+class ToolStats(DriveWear):
     """Counts since the store was opened. Bytes are whole blocks of 4096.
 
     ``tools`` counts blobs by writer, ``routes`` transfers by what :class:`fastio.Transfer` calls their route.
     """
 
-    bytes_written: int
     bytes_read: int
     bytes_used: int
     tools: dict[str, int]
     routes: dict[str, int]
-    seconds: float  # since the store was opened
-    drive_nbytes: int
-    drive_writes_per_day: float
-    lifetime_days: float  # of a drive rated at 3 drive writes a day for 5 years
 
 
 class ToolStore:
@@ -79,7 +74,7 @@ class ToolStore:
             raise ValueError(f"folders={folders!r}: expected at least one folder")
         self._name = ", ".join(self.folders)
         self._policy = policy
-        self._drive = Drive(sum(_drives(self.folders).values()))
+        self._drive_nbytes = sum(_drives(self.folders).values())
         self._opened = time.monotonic()
         self._process = os.getpid()
         self._turn = 0
@@ -178,18 +173,14 @@ class ToolStore:
     def stats(self) -> ToolStats:
         """Counts of transfers and tools, and the resulting wear of the drive. Works on a closed store."""
         with self._lock, self._tally.lock:
-            seconds = time.monotonic() - self._opened
-            written = self._tally.written
             return ToolStats(
-                bytes_written=written,
+                bytes_written=self._tally.written,
+                seconds=time.monotonic() - self._opened,
+                drive_nbytes=self._drive_nbytes,
                 bytes_read=self._tally.read,
                 bytes_used=sum(blocks(file.nbytes) for file in list(self._files.values())),
                 tools=dict(self._tally.tools),
                 routes=dict(self._tally.routes),
-                seconds=seconds,
-                drive_nbytes=self._drive.nbytes,
-                drive_writes_per_day=self._drive.drive_writes_per_day(written, seconds),
-                lifetime_days=self._drive.lifetime_days(written / seconds if seconds > 0 else 0.0),
             )
 
     def close(self) -> None:

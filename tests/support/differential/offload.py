@@ -31,7 +31,7 @@ from fastio.offload import BlockStore, saved_tensors
 from fastio.offload.recompute import calls
 
 RECOMPUTE = "recompute"  # a policy of operators that recomputes whatever can be
-POLICIES = ("all", "all", "all", "fastensor", "flashneuron", "optimal", "joint", "vdnn-all", "vdnn-conv", RECOMPUTE)
+POLICIES = ("all", "all", "all", "fastensor", "flashneuron", "optimal", "optimal", "vdnn-all", "vdnn-conv", RECOMPUTE)
 CODECS = ("none", "none", "lossless", "csr")
 BUDGETS = (None, None, 0, "4KiB", "1MiB")
 HOST_BUDGETS = (0, 0, 0, "16KiB", "1MiB")
@@ -93,7 +93,7 @@ def outcome(forward: Forward, seed: int, offload: fastio.Offload | None, setting
     """
     seeded(seed)
     where = "forward"
-    idle = offload is None and settings.policy in ("joint", RECOMPUTE)
+    idle = offload is None and settings.policy in ("optimal", RECOMPUTE)
     try:
         with offload or contextlib.nullcontext():
             with _Idle() if idle else contextlib.nullcontext():

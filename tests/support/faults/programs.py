@@ -44,14 +44,14 @@ def load(path: str, policy: str, faults: list[Json] | None = None) -> Json:
 
 
 def learn(op: str, path: str, faults: list[Json]) -> list[Json]:
-    """Thirty saves or loads under persistent faults, each with the tool that a dictionary chooses that knows nothing.
+    """Twelve saves or loads under persistent faults, each with the tool that a dictionary chooses that knows nothing.
 
     So it tries each tool. One that has starting times may never try a slower one.
     """
     _warm_up("auto", objects.format_of(path))
     policy = dicts.Dictionary(rules=())
     return [
-        _save(path, policy, True, NBYTES, faults) if op == "save" else _load(path, policy, faults) for _ in range(30)
+        _save(path, policy, True, NBYTES, faults) if op == "save" else _load(path, policy, faults) for _ in range(12)
     ]
 
 

@@ -11,44 +11,14 @@ from dataclasses import dataclass
 
 from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.planning.overlap import ActivationProfile
+from fastio.offload.planning.timeline import Timeline, Transfer
 
 
 @dataclass(frozen=True)
-class Transfer:
-    """An activation's transfer, in seconds from the start of the iteration."""
+class Simulated(Timeline):
+    """A simulated iteration, and the most memory that its activations took. Forward waits for the last write, too."""
 
-    activation: int
-    start_s: float
-    finish_s: float
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """A simulated iteration.
-
-    ``forward_s`` and ``backward_s`` are compute alone. ``forward_stall_s`` is the time that forward waited for memory
-    and, at its end, for the last write. ``backward_stall_s`` is the time that backward waited for reads.
-    ``peak_nbytes`` is the most memory that the activations took.
-    """
-
-    forward_s: float
-    backward_s: float
-    forward_stall_s: float
-    backward_stall_s: float
-    writes: tuple[Transfer, ...]
-    reads: tuple[Transfer, ...]
     peak_nbytes: int
-
-    @property
-    def iteration_s(self) -> float:
-        """Seconds of the whole iteration."""
-        return self.forward_s + self.forward_stall_s + self.backward_s + self.backward_stall_s
-
-    @property
-    def slowdown(self) -> float:
-        """The iteration over one without offload; 1 for no loss."""
-        plain = self.forward_s + self.backward_s
-        return self.iteration_s / plain if plain > 0 else (1.0 if self.iteration_s == 0 else math.inf)
 
 
 def simulate(
@@ -61,7 +31,7 @@ def simulate(
     read_s: Sequence[float] | None = None,
     needed_s: Sequence[float] | None = None,
     synchronous: bool = False,
-) -> Timeline:
+) -> Simulated:
     """Run one iteration with the ``selected`` activations moved out.
 
     ``budget`` is the memory for activations in bytes; with None everything is read back at once. ``read_s`` gives the
@@ -88,7 +58,7 @@ def simulate(
     seconds = [activation.stored_s for activation in activations] if read_s is None else read_s
     start = forward_s + stall
     reads, waited, backward_peak = _backward(activations, chosen, room, synchronous, start, seconds, needed)
-    return Timeline(forward_s, backward_s, stall, waited, writes, reads, max(peak, backward_peak))
+    return Simulated(forward_s, backward_s, stall, waited, writes, reads, max(peak, backward_peak))
 
 
 def _forward(

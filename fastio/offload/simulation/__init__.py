@@ -1,1 +1,0 @@
-"""Simulated iterations: time, memory, the largest batch. Pure."""
