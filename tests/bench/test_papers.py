@@ -126,6 +126,19 @@ class TestFigures:
         assert way == f"measured {read(paths[1]).measured.date[:10]}"
         assert str(line).startswith("fastio-bench offload")
 
+    def test_whole_run_wins_over_a_newer_quick_one(self, tmp_path: Path) -> None:
+        row = "Fastensor", "figure 5", "an epoch over plain training's, BERT, batch 64, x"
+        ways = []
+        for number, quick in enumerate((True, False)):
+            report = made.offloaded(tmp_path)
+            report.settings |= {"model": "transformer", "quick": quick}
+            report.began -= timedelta(days=number)
+            report.findings["ways"][1]["step_s"] = report.findings["ways"][0]["step_s"] * (number + 3)
+            report.write(tmp_path / "results")
+            ways.append(found(tmp_path / "results")[row])
+        assert [ours for _, ours, *_ in ways] == pytest.approx([3, 4])
+        assert [str(way[3]).endswith(", --quick") for way in ways] == [True, False]
+
     def test_unfinished_documents_give_no_figure(self, tmp_path: Path) -> None:
         report = made.offloaded(tmp_path)
         report.findings["ways"] = []

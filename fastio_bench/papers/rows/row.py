@@ -64,13 +64,17 @@ class Row:
     def _newest(
         self, documents: Iterable[Document], stored: Callable[[Document], float | None]
     ) -> tuple[float, str] | None:
-        """Ours of the newest document that has it, and by what, with the date (UTC)."""
-        found = ((document.measured.date, checked(document, stored)) for document in documents)
-        known = [(date, ours) for date, ours in found if ours is not None]
+        """Ours of the newest document that has it, and by what, with the date (UTC). Those of --quick come last."""
+        found = [(document, checked(document, stored)) for document in documents]
+        known = [
+            (not document.settings.get("quick"), document.measured.date, ours)
+            for document, ours in found
+            if ours is not None
+        ]
         if not known:
             return None
-        date, ours = max(known)
-        return ours, f"{self.way} {date[:10]}".strip()
+        whole, date, ours = max(known)
+        return ours, f"{self.way} {date[:10]}{'' if whole else ', --quick'}".strip()
 
 
 def cell(name: str, key: str, column: int) -> float:

@@ -121,11 +121,11 @@ def kept(table: str, way: str) -> Reader:
     return of_table(table, lambda own: over(next((figure(row[-1]) for row in own.rows if way in row), None), 1.0, 100))
 
 
-def delayed(way: str) -> Reader:
-    """The median delay of other processes' work at the highest load, in %, from ``contend``."""
+def delayed(way: str, percent: int = 50) -> Reader:
+    """The delay of other processes' work at the highest load, of so many % of it at most, in %, from ``contend``."""
 
     def ours(table: ResultTable) -> float | None:
-        place = table.columns.index("50% delay, %*")
+        place = table.columns.index(f"{percent}% delay, %*")
         return next((figure(row[place]) for row in reversed(table.rows) if row[1] == way), None)
 
     return of_table("latency", ours)
