@@ -13,7 +13,7 @@ from functools import cache, cached_property
 
 from fastio.offload.planning.overlap import ActivationProfile
 from fastio_bench.papers.capacity import Workload, largest_runnable
-from fastio_bench.papers.offload_simulated import V100_SSD, Machine, plain
+from fastio_bench.papers.offload_simulated import V100_SSD, plain
 from fastio_bench.papers.vgg_shapes import ITEM
 from fastio_bench.workloads.shapes import POSITIONS, SEGMENTS, VOCABULARY
 
@@ -34,7 +34,7 @@ class Network:
     parameter_nbytes: int
     states: int
 
-    def workload(self, batch: int, machine: Machine = V100_SSD) -> Workload:
+    def workload(self, batch: int) -> Workload:
         """A block's tensors move together. Its values move through the GPU's memory twice, which is all its time.
 
         Beside them, the largest block has its gradients.
@@ -42,8 +42,8 @@ class Network:
         now, activations = 0.0, []
         for each in self.kept:
             nbytes = each * batch
-            now += 2 * nbytes / machine.memory_bandwidth
-            activations.append(ActivationProfile(nbytes, nbytes / machine.channel_bandwidth, 1.0, now, ""))
+            now += 2 * nbytes / V100_SSD.memory_bandwidth
+            activations.append(ActivationProfile(nbytes, nbytes / V100_SSD.channel_bandwidth, 1.0, now, ""))
         fixed, working = self.states * self.parameter_nbytes, max(self.kept) * batch
         return Workload(tuple(activations), now, 2 * now, fixed, working)
 

@@ -16,8 +16,8 @@ from fastio_bench.report.table import ResultTable
 _COLUMNS = ("paper", "of it", "what", "theirs*", "ours*", "ours/theirs*", "by", "command, or why not")
 _NOTE = (
     "theirs: on the papers' machines, between SSDs and GPUs, so compare ratios; model: computed from shapes and the "
-    "papers' machines, nothing was measured; simulated device: run here on a device whose times are modelled; measured: "
-    "here, with networks and sizes that fit"
+    "papers' machines, nothing was measured; simulated device: run here on a device whose times are modelled; "
+    "measured: here, with networks and sizes that fit"
 )
 
 

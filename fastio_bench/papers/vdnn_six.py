@@ -16,9 +16,10 @@ from fastio.offload.planning.overlap import ActivationProfile
 from fastio.offload.planning.schedule import Policy
 from fastio.offload.planning.vdnn import CONV
 from fastio_bench.papers.capacity import Workload, iterate
-from fastio_bench.papers.offload_simulated import TITAN_X, Machine, plain
+from fastio_bench.papers.offload_simulated import TITAN_X, plain
 from fastio_bench.papers.vdnn_dynamic import Configuration, Offloading, dynamic, last_consumers, usage
 from fastio_bench.papers.vdnn_shapes import FC, Shaped, six
+from fastio_bench.papers.vgg_shapes import ITEM
 
 ALL, CONVOLUTIONS, DYNAMIC = "vdnn-all", "vdnn-conv", "vdnn-dyn"
 _POLICIES: Mapping[Offloading, str | Policy] = {"none": plain, "conv": CONVOLUTIONS, "all": ALL}
@@ -36,26 +37,26 @@ class Kept:
     slowdown: float | None
 
 
-def seconds(network: Shaped, machine: Machine = TITAN_X) -> list[float]:
+def seconds(network: Shaped) -> list[float]:
     """Each layer's forward pass: the longer of its operations and of its values moved once."""
     found = []
     for layer, operations in zip(network.layers, network.operations, strict=True):
         moved = layer.nbytes + sum(network.layers[producer].nbytes for producer in layer.inputs)
-        busy = max(operations / machine.operations_per_s, moved / machine.memory_bandwidth)
+        busy = max(operations / TITAN_X.operations_per_s, moved / TITAN_X.memory_bandwidth)
         found.append(busy if layer.inputs else 0.0)
     return found
 
 
-def workload(network: Shaped, machine: Machine = TITAN_X) -> Workload:
+def workload(network: Shaped) -> Workload:
     """The iteration; an activation is ready when its last reader is done. Backward takes twice as long as forward."""
-    done = list(accumulate(seconds(network, machine)))
+    done = list(accumulate(seconds(network)))
     layers, activations = network.layers, []
     for producer, reader in enumerate(last_consumers([layer.inputs for layer in layers])):
         if reader is not None:
             kinds = {layer.kind for layer in layers if producer in layer.inputs}
             kind = CONV if CONV in kinds else layers[reader].kind
             nbytes = layers[producer].nbytes
-            activations.append(ActivationProfile(nbytes, nbytes / machine.channel_bandwidth, 1.0, done[reader], kind))
+            activations.append(ActivationProfile(nbytes, nbytes / TITAN_X.channel_bandwidth, 1.0, done[reader], kind))
     activations.sort(key=lambda activation: activation.ready_s)
     fixed = 2 * network.parameter_nbytes
     return Workload(tuple(activations), done[-1], 2 * done[-1], fixed, network.gradient_nbytes)
@@ -75,7 +76,7 @@ def unused(network: Shaped) -> float:
 def features(network: Shaped) -> float:
     """The share of a network-wide allocation that is not the classifier's weights and outputs, in % (section III)."""
     weights = zip(network.layers, network.weights, strict=True)
-    parameters = sum(2 * 4 * count for layer, count in weights if layer.kind == FC)
+    parameters = sum(2 * ITEM * count for layer, count in weights if layer.kind == FC)
     outputs = sum(network.layers[n].nbytes for n in network.kept if network.layers[n].kind == FC)
     return 100 * (1 - (parameters + outputs) / network.baseline_nbytes)
 
@@ -85,7 +86,7 @@ def maps_over_weights(network: Shaped) -> float:
     layers = network.layers
     convolutions = [n for n, layer in enumerate(layers) if layer.kind == CONV]
     maps = sum(layers[n].nbytes + sum(layers[producer].nbytes for producer in layers[n].inputs) for n in convolutions)
-    return maps / sum(4 * network.weights[n] for n in convolutions)
+    return maps / sum(ITEM * network.weights[n] for n in convolutions)
 
 
 @cache
