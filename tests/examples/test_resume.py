@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from example_runs import run, run_code
-from packages import require
+from required_packages import require
 
 require("rich", "sklearn")
 

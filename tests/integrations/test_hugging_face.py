@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import fastio
-from packages import require
+from required_packages import require
 
 if "CI" not in os.environ:  # in CI a missing library is an error
     require("accelerate", "safetensors", "transformers")

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import fastio
-from packages import require
+from required_packages import require
 
 if "CI" not in os.environ:  # in CI a missing library is an error
     require("lightning")

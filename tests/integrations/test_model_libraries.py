@@ -15,7 +15,7 @@ import torch
 
 import fastio
 from objects import same
-from packages import require
+from required_packages import require
 
 LIBRARIES = ("accelerate", "diffusers", "peft", "safetensors", "sentence_transformers", "transformers")
 if "CI" not in os.environ:  # in CI a missing library is an error
