@@ -21,6 +21,7 @@ SUBCOMMANDS = {
     "io": ("io.options", "Bandwidth and processor time by tool and size."),
     "model": ("model.options", "Seconds to save and to load real models."),
     "offload": ("offload.options", "Training with activations offloaded."),
+    "papers": ("papers.options", "The papers' figures, ours, and what answers each."),
     "peers": ("peers.options", "The same work by other libraries and by fastio."),
     "report": ("report.options", "One HTML page of the results in a folder."),
     "store": ("store.options", "The block store of activations beside fio."),

@@ -1,4 +1,7 @@
-"""Maps a paper's tables to the commands' tables that answer them, to report what is missing. Pure."""
+"""Maps a paper's tables to the commands' tables that answer them, to report what is missing. Pure.
+
+:mod:`fastio_bench.papers.rows` has one figure of each of these, and the figures that only models answer.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Simulates vDNN's machine: memory and iterations of its VGG-style networks by its policies. Nothing is measured.
 
 It leaves out the workspaces of convolutions, since the paper has no table of them, and so the choice between
-algorithms. It also leaves out AlexNet, OverFeat and GoogLeNet, three of the six networks of the paper's figures 11 and
-14.
+algorithms. :mod:`fastio_bench.papers.vdnn_six` has the six networks of the paper's figures 11 and 14.
 """
 
 from __future__ import annotations

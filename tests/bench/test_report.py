@@ -24,8 +24,10 @@ from fastio.runtime.installation import pip_install
 from fastio_bench.commands import SUBCOMMANDS
 from fastio_bench.harness.command_run import CommandRun
 from fastio_bench.harness.options import common
+from fastio_bench.papers import page as papers_page
 from fastio_bench.peers.goals import Goal
 from fastio_bench.report import cells, findings_tables, terminal
+from fastio_bench.report.documents import read_folder
 from fastio_bench.report.options import report
 from fastio_bench.report.table import MEASURED, PAPER, SIMULATED, Cell, ResultTable
 
@@ -116,7 +118,7 @@ class TestContent:
         told = Page((folder / "report.html").read_text())
         assert not told.open
         commands = {json.loads(path.read_text())["command"] for path in folder.glob("*.json")}
-        assert commands == set(SUBCOMMANDS) - {"report"}
+        assert commands == set(SUBCOMMANDS) - {"papers", "report"}
         text = " ".join(told.text)
         for path in folder.glob("*.json"):
             document = json.loads(path.read_text())
@@ -124,6 +126,10 @@ class TestContent:
             assert all(table["title"] in text for table in document["exhibits"] if table["rows"])
         assert "hybrid (hybrid-store)" in told.text
         assert "no second process here" in text
+        rows = papers_page.table(read_folder(folder)).rows
+        answered = {str(row[7]).partition(";")[0] for row in rows if str(row[6]).startswith("measured 20")}
+        asked = {f"fastio-bench {name}" for name in ("contend", "model", "offload --accuracy", "tools")}
+        assert answered >= asked
 
     def test_page_has_no_script_and_no_external_resource(self, page: Path) -> None:
         told = Page(page.read_text())

@@ -1,0 +1,118 @@
+"""FlashNeuron's networks from their layers' shapes: how large a batch its V100 trains (figure 2, table 3). Pure.
+
+The paper gives depths, not widths. Assumed: ResNet-1922 and DenseNet-1001 have the blocks of ResNet-152 and
+DenseNet-201 (growth 32) in the same proportions, images of 224 x 224, SGD with momentum; BERT-XLarge is BERT-large with
+48 blocks, sequences of 384, AdamW, a GELU of single operations. Float32. HBMP's sizes are not given: it is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+from fastio.offload.planning.overlap import ActivationProfile
+from fastio_bench.papers.capacity import Workload, largest_runnable
+from fastio_bench.papers.offload_simulated import V100_SSD, plain
+from fastio_bench.papers.vgg_shapes import ITEM
+from fastio_bench.workloads.shapes import POSITIONS, SEGMENTS, VOCABULARY
+
+_STEM = 64 * 112**2 * 3 + 3 * 224**2  # values: the image, and the first convolution, its norm and its ReLU
+_PIXELS = (56**2, 28**2, 14**2, 7**2)  # of each stage
+_GROWTH, _BOTTLENECK = 32, 128  # DenseNet
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network: the bytes that each block keeps for backward, for one example, and the bytes of its parameters.
+
+    ``states``: how many times the parameters' bytes are resident, with gradients and the optimizer's state.
+    """
+
+    name: str
+    kept: tuple[int, ...]
+    parameter_nbytes: int
+    states: int
+
+    def workload(self, batch: int) -> Workload:
+        """A block's tensors move together. Its values move through the GPU's memory twice, which is all its time.
+
+        Beside them, the largest block has its gradients.
+        """
+        now, activations = 0.0, []
+        for each in self.kept:
+            nbytes = each * batch
+            now += 2 * nbytes / V100_SSD.memory_bandwidth
+            activations.append(ActivationProfile(nbytes, nbytes / V100_SSD.channel_bandwidth, 1.0, now, ""))
+        fixed, working = self.states * self.parameter_nbytes, max(self.kept) * batch
+        return Workload(tuple(activations), now, 2 * now, fixed, working)
+
+    @cached_property
+    def plain_batch(self) -> int:
+        """The largest batch that the V100 trains without offload."""
+        return self.batches(V100_SSD.memory)[0]
+
+    @cached_property
+    def largest_batch(self) -> int:
+        """The largest batch that the V100 trains with offload."""
+        return self.batches(V100_SSD.memory)[1]
+
+    def batches(self, memory: int) -> tuple[int, int]:
+        """The largest batch that trains in so many bytes without offload, and if every block's tensors may leave."""
+        return largest_runnable(self.workload, memory, plain), largest_runnable(self.workload, memory, "optimal")
+
+    @property
+    def kept_share(self) -> float:
+        """What is kept for backward, in % of all memory at the largest batch of plain training."""
+        used = self.workload(self.plain_batch)
+        kept = sum(activation.nbytes for activation in used.activations)
+        return 100 * kept / (kept + used.fixed_nbytes + used.working_nbytes)
+
+
+def resnet_1922(blocks: Sequence[int] = (38, 102, 461, 39)) -> Network:
+    """640 bottlenecks: each keeps its input, four narrow tensors and the input of its last norm."""
+    kept, weights, inward = [_STEM * ITEM], 3 * 64 * 49 + 128, 64
+    for stage, count in enumerate(blocks):
+        narrow = 64 << stage
+        wide = 4 * narrow
+        kept += [(2 * wide + 4 * narrow) * _PIXELS[stage] * ITEM] * count
+        block = 9 * narrow**2 + narrow * wide + 4 * narrow + 2 * wide
+        weights += (wide * narrow + block) * (count - 1) + inward * narrow + block + inward * wide + 2 * wide
+        inward = wide
+    return Network("ResNet-1922", tuple(kept), (weights + 2049 * 1000) * ITEM, 3)
+
+
+def densenet_1001(layers: Sequence[int] = (30, 61, 244, 163)) -> Network:
+    """498 layers: each keeps all channels before it twice (norm and ReLU), and its bottleneck twice."""
+    kept, weights, channels = [_STEM * ITEM], 3 * 64 * 49 + 128, 64
+    for stage, count in enumerate(layers):
+        for _ in range(count):
+            kept.append((2 * channels + 2 * _BOTTLENECK) * _PIXELS[stage] * ITEM)
+            weights += 2 * channels + channels * _BOTTLENECK + 2 * _BOTTLENECK + 9 * _BOTTLENECK * _GROWTH
+            channels += _GROWTH
+        if stage < len(layers) - 1:  # a transition halves the channels, then the pixels
+            kept.append((2 * channels + channels // 2) * _PIXELS[stage] * ITEM)
+            weights += 2 * channels + channels * (channels // 2)
+            channels //= 2
+    return Network("DenseNet-1001", tuple(kept), (weights + 2 * channels + 1000 * (channels + 1)) * ITEM, 3)
+
+
+def bert_xlarge() -> Network:
+    """BERT-large with 48 blocks. Its GELU of single operations keeps three tensors of four times the width."""
+    return encoder("BERT-XLarge", 48, 1024, 16, 384, 24)
+
+
+def encoder(
+    name: str, blocks: int, hidden: int, heads: int, length: int, tensors: int, vocabulary: int = VOCABULARY
+) -> Network:
+    """A BERT. A block keeps so many tensors of its width, counting wider ones, and the scores of attention twice."""
+    kept = (tensors * length * hidden + 2 * heads * length**2) * ITEM
+    embedded = (vocabulary + POSITIONS + SEGMENTS + 2) * hidden  # with the norm
+    weights = embedded + blocks * (12 * hidden**2 + 13 * hidden) + hidden**2 + hidden
+    return Network(name, (length * hidden * ITEM, *[kept] * blocks), weights * ITEM, 4)
+
+
+@cache
+def every() -> list[Network]:
+    """Those whose shapes are known or assumed here."""
+    return [resnet_1922(), densenet_1001(), bert_xlarge()]

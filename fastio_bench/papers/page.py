@@ -1,0 +1,50 @@
+"""The page of ``fastio-bench papers``: the papers' figures, ours, the ratio, and by what. Pure.
+
+docs/papers.md has the same rows without figures: :func:`markdown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastio_bench.papers.beside import ORIGIN
+from fastio_bench.papers.rows import fastensor, flashneuron, memferry, vdnn
+from fastio_bench.papers.rows.row import Row
+from fastio_bench.report.documents import Document
+from fastio_bench.report.table import ResultTable
+
+_COLUMNS = ("paper", "of it", "what", "theirs*", "ours*", "ours/theirs*", "by", "command, or why not")
+_NOTE = (
+    "theirs: on the papers' machines, between SSDs and GPUs, so compare ratios; model: computed from shapes and the "
+    "papers' machines, nothing was measured; simulated device: run here on a device whose times are modelled; "
+    "measured: here, with networks and sizes that fit"
+)
+
+
+def rows() -> list[Row]:
+    """Every table and figure of the four papers."""
+    return [*fastensor.rows(), *flashneuron.rows(), *vdnn.rows(), *memferry.rows()]
+
+
+def table(documents: Sequence[Document]) -> ResultTable:
+    """The page. Figures that are measured come from the newest document that has them.
+
+    Raises DocumentError for a damaged document.
+    """
+    return ResultTable(
+        "papers",
+        "The papers' figures, and ours",
+        _COLUMNS,
+        [row.cells(documents) for row in rows()],
+        ORIGIN,
+        note=_NOTE,
+    )
+
+
+def markdown() -> str:
+    """What answers each figure, or why none does: the table of docs/papers.md."""
+    lines = ["| paper | of it | what | by | command, or why not |", "|---|---|---|---|---|"]
+    for row in rows():
+        told = "; ".join(filter(None, (f"`{row.command}`" if row.command else "", row.reason)))
+        lines.append(f"| {row.paper} | {row.place} | {row.what} | {row.way} | {told or '-'} |")
+    return "\n".join(lines)

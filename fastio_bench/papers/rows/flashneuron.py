@@ -1,0 +1,128 @@
+"""FlashNeuron's tables and figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from fastio.offload.stores.endurance import DriveWear
+from fastio_bench.contend.modelled import PAST, THROUGH
+from fastio_bench.contend.training import TO_DISK, TO_HOST
+from fastio_bench.papers import flashneuron_networks
+from fastio_bench.papers.capacity import largest_as_fast
+from fastio_bench.papers.flashneuron_networks import Network
+from fastio_bench.papers.offload_simulated import V100_HOST, V100_SSD, capacities, workload
+from fastio_bench.papers.rows import stored
+from fastio_bench.papers.rows.row import DEVICE, NOTHING, Row, cell
+
+_NAME = "FlashNeuron"
+_CONTEND, _GPU = "fastio-bench contend", "python -m fastio_bench.offload.gpu_offload --dir DIR"
+_SSD_BANDWIDTH = 3.0e9  # bytes/s: sustained writes of one PM1725b, section 4.2
+_DOLLARS = {"DRAM": 3.6, "SSD": 0.102}  # a GB in September 2020, section 4.2
+_PM1725B = DriveWear(3_300_000_000 // 2, 1.0, 8_000_000_000_000)  # section 3.4: half of a second's traffic writes
+
+
+def ssds() -> int:
+    """The least number of SSDs with which the largest batch that is as fast as plain is that with host memory."""
+    asked = _as_fast(V100_HOST.channel_bandwidth)
+    return next(count for count in range(1, 17) if _as_fast(min(count * _SSD_BANDWIDTH, 13.0e9)) >= asked)
+
+
+def _as_fast(bandwidth: float) -> int:
+    machine = replace(V100_SSD, channel_bandwidth=bandwidth)
+    return largest_as_fast(partial(workload, machine), machine.memory, slack=0.02, limit=1 << 14)
+
+
+def _plain_batch(own: Network) -> float:
+    return own.plain_batch
+
+
+def _larger(own: Network) -> float:
+    return own.largest_batch / own.plain_batch
+
+
+def _kept_share(own: Network) -> float:
+    return own.kept_share
+
+
+def _best() -> float:
+    """The largest batch of VGG-16 that is as fast as plain, with FP16, over plain training's."""
+    by = {one.way: one for one in capacities(V100_SSD)}
+    return by["flashneuron, fp16"].as_fast / by["plain"].runs
+
+
+def cost() -> float:
+    """How many times the bytes that host memory has an SSD has for the same money, at the paper's prices."""
+    return _DOLLARS["DRAM"] / _DOLLARS["SSD"]
+
+
+def endurance_days() -> float:
+    """The days that one of the paper's SSDs lasts, half of its traffic writes, at the rate of its data sheet."""
+    return _PM1725B.lifetime_days
+
+
+def rows() -> list[Row]:
+    """All of them, in the paper's order."""
+    bars = "bars without numbers"
+    return [
+        Row(_NAME, "tables 1-2", "hardware and networks", by=NOTHING),
+        *(
+            Row(_NAME, "table 3", f"{own.name}: the largest batch of plain training",
+                cell("flashneuron-3", own.name, 1), partial(_plain_batch, own))
+            for own in flashneuron_networks.every()
+        ),
+        *(
+            Row(_NAME, "table 3", f"{own.name}: the largest batch that runs over plain's, x",
+                cell("flashneuron-3", own.name, 5), partial(_larger, own),
+                reason="no workspaces, no fragments: at most so many")
+            for own in flashneuron_networks.every()
+        ),
+        Row(_NAME, "table 3", "the batch with the best throughput over plain's, mean of four networks, x", 2.09, _best,
+            line="fastio-bench offload --simulate", reason="ours is VGG-16's, with FP16, as fast as plain"),
+        Row(_NAME, "table 3", "HBMP: the largest batch that runs over plain's, x", cell("flashneuron-3", "HBMP", 5),
+            reason="the paper does not give its sizes"),
+        Row(_NAME, "table 4", "others' queries beside training, to the SSD: delay, %", cell("flashneuron-4", "50", 5),
+            stored=stored.delayed(TO_DISK), line=_CONTEND, reason="ours are copies in memory"),
+        Row(_NAME, "table 4", "the same, to host memory", cell("flashneuron-4", "50", 3),
+            stored=stored.delayed(TO_HOST), line=_CONTEND, reason="ours are copies in memory"),
+        Row(_NAME, "figure 1", "a drawing", by=NOTHING),
+        *(
+            Row(_NAME, "figure 2", f"{own.name}: what is kept for backward, % of memory (the paper: most of it)", None,
+                partial(_kept_share, own), reason=bars)
+            for own in flashneuron_networks.every()
+        ),
+        Row(_NAME, "figures 3, 9", "throughput of single layers as the batch grows",
+            reason=f"{bars}, of what a GPU computes faster with larger batches: needs a GPU"),
+        Row(_NAME, "figure 4", "training to host memory beside others: throughput kept at worst, %", None,
+            stored=stored.kept("training-modelled", f"offload {THROUGH}"), line=f"{_CONTEND} --device simulated",
+            by=DEVICE, reason=bars),
+        Row(_NAME, "figures 5-7", "drawings", by=NOTHING),
+        Row(_NAME, "figure 8", "throughput at the best batch over plain training's, SSD, at most +%", 37.8,
+            reason=f"needs a GPU, which larger batches keep busier: {_GPU} measures steps; the model has no such gain"),
+        Row(_NAME, "figure 10", "half precision: throughput over plain training's, SSD, +%", 8.04,
+            reason="needs a GPU, as figure 8"),
+        Row(_NAME, "figure 11", "a trace of block addresses",
+            reason="a plot without numbers; tests/block_store test that blocks are written in sequence"),
+        *(
+            Row(_NAME, "figure 12", f"training to {to} beside others: throughput kept at worst, %", theirs,
+                stored=stored.kept("training-modelled", f"offload {way}"), line=f"{_CONTEND} --device simulated",
+                by=DEVICE)
+            for to, theirs, way in (("the SSD", 92.0, PAST), ("host memory", 32.2, THROUGH))
+        ),
+        *(
+            Row(_NAME, "figure 12", f"the same on the CPU, to {to}", theirs,
+                stored=stored.kept("training", way), line=_CONTEND,
+                reason="here plain training lies in host memory, too")
+            for to, theirs, way in (("the disk", 92.0, TO_DISK), ("host memory", 32.2, TO_HOST))
+        ),
+        Row(_NAME, "figure 13", "others' pace beside training to the disk, % of that alone",
+            stored=stored.kept("hogs", TO_DISK), line=_CONTEND, reason=f"the paper's are {bars}"),
+        Row(_NAME, "figure 14", "others' slowest queries of 100 beside training, to the SSD: delay, %",
+            cell("flashneuron-4", "99", 5), stored=stored.delayed(TO_DISK, 99), line=_CONTEND,
+            reason="table 4 has the plot's numbers; ours are copies in memory"),
+        Row(_NAME, "section 3.4", "days until an SSD's rated writes are used up", 307.0, endurance_days),
+        Row(_NAME, "section 4.2", "cost: an SSD's bytes over memory's for the same money, x", 35.3, cost,
+            reason="the paper's prices"),
+        Row(_NAME, "section 4.2", "SSDs with which the best batch is that of host memory", None, ssds,
+            reason="VGG-16; the paper has two, and says that more would close the gap"),
+    ]  # fmt: skip
