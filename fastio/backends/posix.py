@@ -64,5 +64,5 @@ def _is_resident(request: ReadRequest) -> bool:
 
 
 def _threads(nbytes: int, least: int) -> int:
-    most = nbytes // least
-    return 1 if most <= 1 else min(config.get("io_threads"), most)
+    wanted: int = config.get("io_threads")
+    return max(1, min(wanted, nbytes // least))

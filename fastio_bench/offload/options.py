@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     multiple=True,
     default=("all",),
     show_default=True,
-    type=click.Choice(("all", "flashneuron", "optimal", "joint", "vdnn-all", "vdnn-conv", "vdnn-dyn", "fastensor")),
+    type=click.Choice(("all", "flashneuron", "optimal", "vdnn-all", "vdnn-conv", "vdnn-dyn", "fastensor")),
     help="Which tensors leave; may be repeated.",
 )
 @click.option(

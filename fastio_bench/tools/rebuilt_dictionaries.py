@@ -100,7 +100,7 @@ class RebuildingStore:
         """Nothing to wait for."""
 
     def free(self, index: int) -> None:
-        """Remove a blob."""
+        """Remove a blob. KeyError if there is none."""
         turn, _ = self._blobs.pop(index)
         self._stores[turn].free(index)
 

@@ -120,7 +120,7 @@ class TierMoves:
                     return False
                 if staging is not None and move.reads and not (move.freed or move.error):
                     self._copy_back(staging, move)
-        except (*STORE_ERRORS, IndexError) as error:  # IndexError: an interrupted write that the store does not know
+        except (*STORE_ERRORS, LookupError) as error:  # LookupError: an interrupted write that the store does not know
             self._end(move, error)
         else:
             self._end(move)
@@ -208,7 +208,7 @@ class TierMoves:
 
     def _free(self, index: int) -> None:
         # Errors do not matter: no one needs the bytes, and a write that never began has no index.
-        with contextlib.suppress(*STORE_ERRORS, IndexError):
+        with contextlib.suppress(*STORE_ERRORS, LookupError):
             self._store.free(index)
         self._stored.discard(index)
 

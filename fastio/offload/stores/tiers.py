@@ -41,7 +41,7 @@ class Store(Protocol):
         """Wait for the index's last command. Raises its error."""
 
     def free(self, index: int) -> Any:
-        """Free the bytes of this index."""
+        """Free the bytes of this index. A LookupError says that there are none, as after an interrupted write."""
 
     def close(self) -> Any:
         """Release all resources."""
