@@ -170,6 +170,9 @@ class SavedTensors:
         saved, view, (_, waits, encodes, tier) = move
         if saved.index not in self._saved_tensors:
             return  # backward ran inside the context and released it
+        if not saved.is_whole:
+            self.counts.moved += 1
+            return  # it was freed, and is filled again before backward
         if saved.accelerator is None:
             self._freed.moved(saved.nbytes, step.number)
         if not step.is_steady:

@@ -147,6 +147,11 @@ class SavedTensor:
         assert self.live is not None, "a saved tensor without live bytes has no address"
         return self.live.data_ptr() + self.span.start
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the memory to write from has all bytes. Other code may have resized the storage."""
+        return self.live is None or self.live.nbytes() >= self.span.start + self.span.nbytes
+
     def replace_by_payload(self, encoded: Encoded, payload: torch.Tensor) -> None:
         """Hold a codec's payload instead of the live bytes."""
         self.payload = payload

@@ -150,6 +150,16 @@ class DiskTier(Tier):
         self._moves.pop(saved.index, None)
         self._record("read", saved, move.began, began, settled)
 
+    def abandon(self, saved: SavedTensor) -> None:
+        """Drop the bytes of a tensor that is being read, after a wait for the read."""
+        move = self._moves.get(saved.index)
+        if move is not None:
+            self._moves.advance(move, wait=True)
+            self._moves.pop(saved.index)
+        if saved.arrived is not None and saved.home is not None:
+            saved.arrived.precede(saved.home)
+        self.unload(saved)
+
     def drop(self, saved: SavedTensor) -> None:
         """Free the bytes of a tensor that the graph released, now or when its move ends."""
         self.cancel(saved)
@@ -179,7 +189,8 @@ class DiskTier(Tier):
         self._moves.close()
 
     def _issue(self, saved: SavedTensor) -> None:
-        if saved.step.refused:
+        if saved.step.refused or not saved.is_whole:
+            self._counts.moved += not saved.is_whole
             self.waiting_bytes -= saved.stored_nbytes
             saved.state = State.RESIDENT
             return

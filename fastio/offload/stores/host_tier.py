@@ -57,9 +57,8 @@ class HostTier(Tier):
                 return False
             saved.tier = self
             assert saved.block is not None, "it was reserved"
-            saved.copied = copies.out_in_batch(
-                saved.address, saved.block, saved.stored_nbytes, saved.stream, saved.batch
-            )
+            saved.sent = saved.address
+            saved.copied = copies.out_in_batch(saved.sent, saved.block, saved.stored_nbytes, saved.stream, saved.batch)
             if waits and saved.copied is not None:
                 copies.wait(saved.copied.set())
         except STORE_ERRORS as error:
@@ -129,19 +128,35 @@ class HostTier(Tier):
         self._record("read", saved, saved.fetched_s, began, time.perf_counter())
 
     def unload(self, saved: SavedTensor) -> None:
-        """Drop the bytes of a tensor in ``loaded`` on the device; host memory has them too."""
+        """Drop the bytes of a tensor in ``loaded`` on the device; host memory has them too.
+
+        It stays where it is if other code freed its memory since, as the copy may have read what came there.
+        """
+        if saved.live is not None and not (saved.is_whole and saved.address == saved.sent):
+            self._counts.moved += 1
+            self._loaded.discard(saved)
+            self._release(saved)
+            saved.tier = None
+            return
         if saved.stream is not None and saved.copied is not None and (saved.live or saved.payload) is not None:
             saved.copied.precede(saved.stream)
         saved.live = saved.payload = saved.buffer = None
         saved.state = State.DISK
         self._loaded.discard(saved)
 
+    def abandon(self, saved: SavedTensor) -> None:
+        """Drop the bytes of a tensor that is being read."""
+        if saved.arrived is not None and saved.home is not None:
+            saved.arrived.precede(saved.home)  # nothing that uses the bytes did
+        self.unload(saved)
+
     def drop(self, saved: SavedTensor) -> None:
         """Free the bytes of a tensor that the graph released."""
-        if saved.state is State.INFLIGHT and saved.arrived is not None and saved.home is not None:
-            saved.arrived.precede(saved.home)  # nothing that uses the bytes did
-        if saved.state is not State.DISK:
+        if saved.state is State.INFLIGHT:
+            self.abandon(saved)
+        elif saved.state is not State.DISK:
             self.unload(saved)
+        saved.release_bytes()
         self._release(saved)
 
     def close(self) -> None:

@@ -92,7 +92,7 @@ class TierMoves:
                     assert move.block is not None, "it was given one"
                     move.event = staging.copies.out(saved.sent, move.block, saved.stored_nbytes)
                     move.at = At.COPY
-        except STORE_ERRORS as error:
+        except (*STORE_ERRORS, LookupError) as error:
             self._end(move, error)
         return move
 
@@ -157,8 +157,8 @@ class TierMoves:
 
     def forget(self, saved: SavedTensor) -> None:
         """Free a tensor's bytes in the store. If it has a move, that must have ended."""
+        self._moves.pop(saved.index, None)  # first: a store that cannot free it is not asked again
         self._free(saved.index)
-        self._moves.pop(saved.index, None)
 
     def reserve(self, nbytes: int) -> None:
         """Let ``nbytes`` be in the slab at a time, after all pending moves if it has to grow for that."""
@@ -207,10 +207,10 @@ class TierMoves:
             self._staging.slab.free(block)
 
     def _free(self, index: int) -> None:
+        self._stored.discard(index)
         # Errors do not matter: no one needs the bytes, and a write that never began has no index.
         with contextlib.suppress(*STORE_ERRORS, LookupError):
             self._store.free(index)
-        self._stored.discard(index)
 
     def _block(self, staging: Staging, nbytes: int) -> int:
         """Return a block of the slab, after the oldest moves if it has no room. It grows if there are none."""

@@ -96,6 +96,9 @@ class TierSet:
         """Wait for pending transfers, and unload every tensor that is in memory and in a store."""
         for disk in self.disks.values():
             disk.drain()
+        for saved in self.loaded:
+            if saved.state is State.INFLIGHT and isinstance(saved.tier, DiskTier | HostTier):
+                saved.tier.abandon(saved)
         self._unload(self.loaded.nbytes)
 
     def close(self) -> None:
