@@ -173,13 +173,16 @@ class Offload(SavedTensors):
         possible.
         """
         tightened = self._planner.tightened
+        advice = ""
 
         def run() -> Result:
+            nonlocal advice
             with self:
+                advice = self._planner.advice()  # before memory that runs out halves the budget
                 return closure()
 
         state = StepState(() if self._model is None else self._model.buffers())
-        return run_twice(run, state, lambda: self._planner.tightened > tightened)
+        return run_twice(run, state, lambda: self._planner.tightened > tightened, lambda: advice)
 
     def _begin(self, taken: bool) -> ThreadPass:
         step = ForwardPass(next(self._numbers), self._planner)

@@ -14,10 +14,7 @@ from fastio.errors import add_to_message
 # torch's CPU allocator raises a RuntimeError with this name of itself.
 _CPU_ALLOCATOR = "DefaultCPUAllocator"
 
-_TWICE = (
-    "\nOffload.step ran this step twice, the second time with a smaller budget, and memory ran out again: what is left "
-    "is not saved for backward; use a smaller batch"
-)
+_TWICE = "\nOffload.step ran this step twice, the second time with a smaller budget"
 
 Result = TypeVar("Result")
 
@@ -49,10 +46,13 @@ class StepState:
             accelerator.set_random_states(states)
 
 
-def run_twice(run: Callable[[], Result], state: StepState, may_repeat: Callable[[], bool]) -> Result:
+def run_twice(
+    run: Callable[[], Result], state: StepState, may_repeat: Callable[[], bool], advice: Callable[[], str]
+) -> Result:
     """Return what ``run`` returns. If memory runs out in it, and ``may_repeat()``, restore the state and run it again.
 
     Raises what the second run raises, with a note if its memory ran out too, and what the first one raises otherwise.
+    ``advice()`` ends the note: it has the second run's budget, and what helps.
     """
     try:
         return run()
@@ -66,5 +66,5 @@ def run_twice(run: Callable[[], Result], state: StepState, may_repeat: Callable[
         return run()
     except Exception as error:
         if is_out_of_memory(error):
-            add_to_message(error, _TWICE)
+            add_to_message(error, _TWICE + advice())
         raise

@@ -191,7 +191,14 @@ class SavedTensors:
     def _materialize(self, saved: SavedTensor) -> tuple[torch.UntypedStorage, int]:
         """Return a storage with the bytes, and their shift in it. The lock is held."""
         if saved.state is State.FAILED or self._tiers.is_closed:
-            raise ActivationLostError(f"saved tensor {saved.ordinal} of forward pass {saved.step.number} is gone")
+            cause = (
+                "it could not be read back before; discard the gradients and make another Offload"
+                if saved.state is State.FAILED
+                else "this Offload was closed before backward; close it after the last backward"
+            )
+            raise ActivationLostError(
+                f"saved tensor {saved.ordinal} of forward pass {saved.step.number} is gone: {cause}"
+            )
         if saved.state is not State.INFLIGHT:
             if saved.state is State.PENDING:
                 tier_of(saved).cancel(saved)

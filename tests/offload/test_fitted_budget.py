@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+import fastio
 import warm_python
 from fastio.memory.available_memory import available_memory
+from fastio.offload.stores import fresh_memory
 
 TRAINING = """
 import contextlib, json, resource, sys, zlib
@@ -121,3 +125,42 @@ def test_what_is_available_is_within_the_limits_of_all_cgroups(tmp_path: Path) -
     write("groups/user/memory.current", 400 * mib)
     assert available() == 0
     assert available_memory(proc=str(tmp_path / "nowhere"), cgroups=str(tmp_path / "nowhere")) is None
+
+
+@pytest.mark.parametrize(
+    ("budget", "told"),
+    [
+        ("8MiB", r"smaller budget \(4 MiB\), .* that much of it; give Offload a smaller budget=, or none"),
+        ("3MiB", r"smaller budget \(1\.5 MiB\), .* little of it is saved tensors; use a smaller batch"),
+        (None, r"smaller budget \([\d.]+ MiB\), .* that much of it; give budget=, and less than that"),
+    ],
+)
+def test_a_step_that_ran_out_of_memory_twice_tells_what_to_change(
+    tmp_path: Path, budget: str | None, told: str
+) -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.GELU()) for _ in range(8)))
+    offload = fastio.Offload(model, store=tmp_path, budget=budget)
+    fails = False
+
+    def closure() -> None:
+        loss = model(torch.randn(1024, 256)).square().mean()  # each saved tensor has 1 MiB
+        if fails:
+            raise MemoryError("no room")
+        loss.backward()
+
+    for _ in range(3):
+        offload.step(closure)
+    fails = True
+    with pytest.raises(MemoryError, match=told):
+        offload.step(closure)
+    offload.close()
+
+
+def test_memory_that_the_system_refuses_for_a_saved_tensor_names_the_budget() -> None:
+    told = r"of memory for a saved tensor: give Offload a smaller budget= or none, make the batch smaller"
+    for allocate in (
+        lambda: fresh_memory.empty((1 << 60,), torch.uint8, torch.device("cpu")),
+        lambda: fresh_memory.untouched(1 << 60, 0, 1 << 60),
+    ):
+        with pytest.raises(MemoryError, match=told):
+            allocate()

@@ -15,6 +15,7 @@ from fastio.offload.autograd.trace import SavedRecord, Trace
 from fastio.offload.planning.profile import UNPLANNED, Profile, Settings
 from fastio.offload.planning.schedule import POLICIES, Policy, policy_name
 from fastio.offload.planning.tiering import least_worth_moving
+from fastio.sizes import format_size
 
 if TYPE_CHECKING:
     from fastio.offload.autograd.forward_pass import ForwardPass
@@ -179,6 +180,18 @@ class Planner:
         profile.planned = False
         self._set_limits()
         return True
+
+    def advice(self) -> str:
+        """Return what to do if memory runs out, though the budget was made smaller: its size, and a cure."""
+        profile, budget = self._current, self.budget
+        tried = "" if budget is None else f" ({format_size(budget)})"
+        if profile is None or budget is None or budget // 2 < profile.trace.working_set:
+            cure = "little of it is saved tensors; use a smaller batch"
+        elif self.given_budget is None:
+            cure = "saved tensors may still have that much of it; give budget=, and less than that"
+        else:
+            cure = "saved tensors may still have that much of it; give Offload a smaller budget=, or none"
+        return f"{tried}, and memory ran out again: {cure}"
 
     def answer_out_of_memory(self) -> None:
         """Memory ran out, and that was answered: the next pass does not ask what to do about it."""

@@ -59,4 +59,7 @@ def untouched(nbytes: int, begin: int, filled: int) -> torch.Tensor:
 
 
 def _no_memory(nbytes: int) -> MemoryError:
-    return MemoryError(f"no {exact_size(nbytes)} of memory: make the batch smaller, or the memory limit larger")
+    return MemoryError(
+        f"no {exact_size(nbytes)} of memory for a saved tensor: give Offload a smaller budget= or none, make the batch "
+        f"smaller, or the memory limit larger"
+    )
