@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fastio.devices.argument import named_device
+from fastio.devices.argument import present_device
 from fastio.errors import quoted
 from fastio.formats.alike_names import alike_names
 
@@ -60,7 +60,7 @@ def _prefix(prefix: Any) -> str:
 
 
 def _device(device: Any) -> torch.device:
-    found = named_device("device", device)
+    found = present_device("device", device)
     if found.type == "meta":
         raise ValueError("device='meta': tensors there have no memory to load into; name the device to create them on")
     return found
