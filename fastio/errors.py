@@ -162,7 +162,7 @@ class UnpicklableError(FastIOError, pickle.PicklingError, TypeError, AttributeEr
 
 
 class UnsupportedError(FastIOError, RuntimeError):
-    """The format does not support an argument. The message names it and the alternative."""
+    """The format, or this torch, does not support an argument. The message names it and the alternative."""
 
 
 class PayloadError(FastIOError, ValueError):

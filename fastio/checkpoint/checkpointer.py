@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from fastio import devices
 from fastio.arguments import Device, Path, Policy, Progress, Size
 from fastio.checkpoint import at_exit
 from fastio.checkpoint.folder.corruption import concerns_step, is_corruption
@@ -21,7 +20,7 @@ from fastio.checkpoint.folder.manifest import LIMIT, Manifest, checked_metadata
 from fastio.checkpoint.folder.step_folders import steps_in
 from fastio.checkpoint.restoring.reading import Restored, RestoreRequest, check_step, read_step
 from fastio.checkpoint.saving.saver import Saver, SaveSettings
-from fastio.devices.argument import named_device
+from fastio.devices.argument import present_device
 from fastio.engine.delayed_progress import after_a_second
 from fastio.engine.tool_selection import check
 from fastio.errors import CheckpointError, CorruptFileError, TransferError, kind_of, quoted
@@ -220,11 +219,11 @@ class Checkpointer:
             the memory of one was freed. After damage, or if a ``load_state_dict`` refuses the saved state, tensors of
             ``into`` may have been overwritten. TransferError: the step cannot be read now, for example for lack of
             memory or descriptors; no earlier step is returned instead. TypeError for a ``step`` that is no integer, or
-            a ``map_location`` that is not a device; ValueError for a device that torch does not find here. What
+            a ``map_location`` that is not a device; UnsupportedError for a device that torch does not find here. What
             ``load_state_dict`` and torch.load raise.
         """
         _check_step(step)
-        device = _device(map_location)
+        device = present_device("map_location", map_location)
         weights_only = weights_only is None or weights_only
         self.wait()
         if step is not None:
@@ -348,17 +347,6 @@ def _check_reader(**given: Any) -> None:
             raise ValueError(
                 f"{name}={quoted(value)}: only saves use it, and read_only=True has none: leave one of them out"
             )
-
-
-def _device(map_location: Any) -> torch.device:
-    device = named_device("map_location", map_location)
-    kind = devices.find(device)
-    if kind is not None and not kind.is_available():
-        raise ValueError(
-            f"map_location={map_location!r}: torch finds no {device.type} device here; expected the device of this "
-            "machine, such as 'cpu', or a torch that is built for the device, and its driver"
-        )
-    return device
 
 
 def _warn(step: int, error: Exception) -> None:

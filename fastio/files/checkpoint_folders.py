@@ -16,3 +16,19 @@ def kind_of_folder(path: str) -> str:
         return DCP
     inside = (os.path.join(path, name, MANIFEST) for name in names if name.startswith("step-"))
     return STEPS if MANIFEST in names or any(map(os.path.lexists, inside)) else ""
+
+
+def told_of_folder(path: str) -> str:
+    """Which checkpoints a folder holds, and what loads them; an empty text for none, or if it cannot be listed."""
+    try:
+        kind = kind_of_folder(path)
+    except OSError:
+        return ""
+    if kind == DCP:
+        return f"a checkpoint of {DCP}: convert it by fastio.convert"
+    if kind == STEPS:
+        return (
+            f"{STEPS}: name the file of a step, as step-…/state.pt (Checkpointer.verify(step) compares a whole one); "
+            "`fastio inspect` lists the steps"
+        )
+    return ""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastio._native import Descriptor
 from fastio.errors import OUT_OF_DESCRIPTORS, FastIOError, TransferError, errno_of, kind_of, quoted
+from fastio.files.checkpoint_folders import told_of_folder
 from fastio.runtime.handled_errors import HandledErrors
 
 if TYPE_CHECKING:
@@ -54,8 +55,9 @@ def opened(path: str) -> Iterator[tuple[int, int]]:
     except FileNotFoundError:
         raise FileNotFoundError(errno.ENOENT, MISSING, path) from None
     except IsADirectoryError as error:
-        cure = "name a file in it, or open a model's folder with fastio.safe_open or fastio.load_model"
-        raise IsADirectoryError(error.errno, f"Is a directory: {cure}", path) from None
+        held = told_of_folder(path)
+        cure = ": name a file in it, or open a model's folder with fastio.safe_open or fastio.load_model"
+        raise IsADirectoryError(error.errno, f"Is a directory{f' with {held}' if held else cure}", path) from None
     with file:
         fd = file.fileno()
         yield fd, os.fstat(fd).st_size

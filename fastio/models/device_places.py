@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from fastio.devices.argument import named_device
+from fastio.devices.argument import named_device, present_device
 from fastio.errors import quoted
 from fastio.formats.alike_names import alike_names
 
@@ -18,12 +19,16 @@ def device_places(device: Any) -> Callable[[str], torch.device]:
     ``device`` is None for the CPU, a device, or a map of names of submodules, parameters or buffers to devices: the
     longest that a name begins with, up to a dot, counts; ``""`` is for all others.
 
-    ValueError for the meta device, and, from the function, for a name that the map has no device for.
+    ValueError for the meta device, and, from the function, for a name that the map has no device for; UnsupportedError,
+    from the function, for a device that torch does not find here.
     """
+    present = functools.cache(functools.partial(present_device, "device"))
     if not isinstance(device, Mapping):
-        only = _device(device)
-        return lambda name: only
-    places = {_prefix(prefix): _device(one) for prefix, one in device.items()}
+        _check(device)
+        return lambda name: present(device)
+    places = {_prefix(prefix): one for prefix, one in device.items()}
+    for one in places.values():
+        _check(one)
 
     def place(name: str) -> torch.device:
         prefix = name
@@ -33,7 +38,7 @@ def device_places(device: Any) -> Callable[[str], torch.device]:
                     f"device has no entry for {quoted(name)}: name one of its modules, or '' for all others"
                 )
             prefix = prefix.rpartition(".")[0]
-        return places[prefix]
+        return present(places[prefix])
 
     return place
 
@@ -59,8 +64,6 @@ def _prefix(prefix: Any) -> str:
     return prefix
 
 
-def _device(device: Any) -> torch.device:
-    found = named_device("device", device)
-    if found.type == "meta":
+def _check(device: Any) -> None:
+    if named_device("device", device).type == "meta":
         raise ValueError("device='meta': tensors there have no memory to load into; name the device to create them on")
-    return found

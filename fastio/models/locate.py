@@ -9,7 +9,7 @@ import re
 from typing import Any, NamedTuple
 
 from fastio.errors import CorruptFileError, ShardMissingError, quoted
-from fastio.files.checkpoint_folders import DCP, STEPS, kind_of_folder
+from fastio.files.checkpoint_folders import told_of_folder
 from fastio.files.open_file import MISSING_MODEL, check_regular, is_path, opened, paths_of
 from fastio.formats import foreign
 from fastio.formats.detect import INDEX_SUFFIX
@@ -124,20 +124,8 @@ def _in_folder(folder: str) -> str:
         if found:
             problem = f"expected {expected}, found {quoted(', '.join(found))}: name one, or a list of all"
             raise FileNotFoundError(errno.ENOENT, problem, folder)
-    raise FileNotFoundError(errno.ENOENT, f"expected {expected}, found {_checkpoints(folder)}", folder)
-
-
-def _checkpoints(folder: str) -> str:
-    """What is in a folder without a model, and the cure."""
-    kind = kind_of_folder(folder)
-    if kind == DCP:
-        return f"a checkpoint of {DCP}: convert it by fastio.convert"
-    if kind == STEPS:
-        return (
-            f"{STEPS}: name the file of a step, as step-…/state.pt (Checkpointer.verify(step) compares a whole one); "
-            "`fastio inspect` lists the steps"
-        )
-    return "no file of safetensors: check the path, or name a file of tensors"
+    said = told_of_folder(folder) or "no file of safetensors: check the path, or name a file of tensors"
+    raise FileNotFoundError(errno.ENOENT, f"expected {expected}, found {said}", folder)
 
 
 def _shards(index: ShardIndex) -> list[str]:

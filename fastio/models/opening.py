@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, overload
 
 from fastio.arguments import Backend, Device, Group, Policy, Weights
-from fastio.devices.argument import named_device
+from fastio.devices.argument import named_device, present_device
 from fastio.engine.call_checks import check_flag
 from fastio.engine.tool_selection import check
 from fastio.models.array_reader import ArrayReader
@@ -74,6 +74,7 @@ def safe_open(
         damaged or none of safetensors, a name is in two files, or the index and the files differ. ChecksumError (a
         CorruptFileError): the checksums of a file are another file's; from a read: the tensor is damaged. FormatError:
         this torch lacks a dtype, or only torch reads the ``.pt``, or it holds tensors that are not dense.
+        UnsupportedError: torch finds no such device here.
         ``pickle.UnpicklingError``: it holds what ``weights_only=True`` refuses. TransferError (an OSError): the system
         refused.
 
@@ -87,6 +88,7 @@ def safe_open(
     target = named_device("device", device)
     if not is_torch and target.type != "cpu":
         raise ValueError(f"device={device!r}: numpy's arrays are in host memory; leave it out, or use framework='pt'")
+    present_device("device", device)
     rank_group(group)  # raises if there is no such group
     reader = TensorReader(WeightFiles(filename, verify, is_shared=group is not None), target, policy, group)
     return reader if is_torch else ArrayReader(reader)

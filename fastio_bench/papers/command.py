@@ -1,4 +1,4 @@
-"""``fastio-bench papers``: one page of the papers' figures and ours."""
+"""``fastio-bench papers``: one table of the papers' figures and ours."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fastio_bench.harness import plain_json
 from fastio_bench.harness.run_record import consoles
 from fastio_bench.papers import page
 from fastio_bench.report import terminal
-from fastio_bench.report.documents import DocumentError, read_folder
+from fastio_bench.report.documents import DocumentError, read_any
 
 
 def papers(folder: Path | None, as_json: bool) -> None:
-    """Print the page, with what the documents in ``folder`` have of it."""
+    """Print the table, with what the documents in ``folder`` have of it."""
     try:
-        table = page.table([] if folder is None else read_folder(folder))
+        table = page.table([] if folder is None else read_any(folder), folder)
     except DocumentError as error:
         raise click.ClickException(str(error)) from error
     if as_json:

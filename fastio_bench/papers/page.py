@@ -6,11 +6,12 @@ docs/papers.md has the same rows without figures: :func:`markdown`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from fastio_bench.papers.beside import ORIGIN
 from fastio_bench.papers.rows import fastensor, flashneuron, memferry, vdnn
 from fastio_bench.papers.rows.row import Row
-from fastio_bench.report.documents import Document
+from fastio_bench.report.documents import Document, checked
 from fastio_bench.report.table import ResultTable
 
 _COLUMNS = ("paper", "of it", "what", "theirs*", "ours*", "ours/theirs*", "by", "command, or why not")
@@ -26,10 +27,10 @@ def rows() -> list[Row]:
     return [*fastensor.rows(), *flashneuron.rows(), *vdnn.rows(), *memferry.rows()]
 
 
-def table(documents: Sequence[Document]) -> ResultTable:
+def table(documents: Sequence[Document], folder: Path | None = None) -> ResultTable:
     """The page. Figures that are measured come from the newest document that has them.
 
-    Raises DocumentError for a damaged document.
+    The note says which documents of ``folder``, if it is given, were read. Raises DocumentError for a damaged document.
     """
     return ResultTable(
         "papers",
@@ -37,8 +38,22 @@ def table(documents: Sequence[Document]) -> ResultTable:
         _COLUMNS,
         [row.cells(documents) for row in rows()],
         ORIGIN,
-        note=_NOTE,
+        note=_NOTE if folder is None else f"{_NOTE}\n{_read(documents, folder)}",
     )
+
+
+def _read(documents: Sequence[Document], folder: Path) -> str:
+    """Which documents of the folder were read, and which of them have no figure of any row."""
+    if not documents:
+        return f"No document (*.json) in {folder}: rows that need one name the command; give it --out {folder}."
+    commands = ", ".join(dict.fromkeys(document.command for document in documents))
+    read = f"{len(documents)} document{'s'[: len(documents) > 1]} read from {folder}, of {commands}."
+    measured = [row.stored for row in rows() if row.stored is not None]
+    useless = [one for one in documents if all(checked(one, stored) is None for stored in measured)]
+    if not useless:
+        return read
+    names = ", ".join(f"{one.path.name} ({one.command})" for one in useless)
+    return f"{read} No row has a figure from {names}: see the commands in the rows."
 
 
 def markdown() -> str:

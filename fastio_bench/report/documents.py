@@ -67,9 +67,15 @@ class Document:
 
 def read_folder(folder: Path) -> list[Document]:
     """Read every document of the folder. Raises DocumentError if there is none, or if one cannot be read."""
-    documents = [read(path) for path in sorted(folder.glob("*.json"))]
+    documents = read_any(folder)
     if not documents:
         raise DocumentError(folder, "no document (*.json) in this folder", "measure first")
+    return documents
+
+
+def read_any(folder: Path) -> list[Document]:
+    """As :func:`read_folder`, but an empty list if there is none."""
+    documents = [read(path) for path in sorted(folder.glob("*.json"))]
     return sorted(documents, key=lambda document: (_place(document.command), document.path.name))
 
 

@@ -179,6 +179,20 @@ class TestCommand:
         assert said.count("Fastensor") > 10
         assert "not answered" in said
 
+    def test_folder_without_documents_is_told_below_the_same_rows(self, tmp_path: Path) -> None:
+        told = json.loads(invoke("papers", str(tmp_path), "--json").stdout)
+        assert told["rows"] == json.loads(invoke("papers", "--json").stdout)["rows"]
+        assert f"No document (*.json) in {tmp_path}" in told["note"]
+
+    def test_documents_without_a_figure_are_told(self, tmp_path: Path) -> None:
+        offloaded, swept = made.offloaded(tmp_path), made.sweep(tmp_path)
+        offloaded.settings["model"] = "transformer"
+        offloaded.write(tmp_path / "results")
+        swept.write(tmp_path / "results")  # without its tables
+        note = json.loads(invoke("papers", str(tmp_path / "results"), "--json").stdout)["note"]
+        assert f"2 documents read from {tmp_path / 'results'}, of io, offload." in note
+        assert "No row has a figure from io.json (io):" in note
+
     def test_damaged_document_exits_with_one_line(self, tmp_path: Path) -> None:
         (tmp_path / "odd.json").write_text("{")
         assert "odd.json: cannot be read as JSON" in invoke("papers", str(tmp_path), status=1).output

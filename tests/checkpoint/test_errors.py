@@ -145,8 +145,10 @@ def test_step_that_is_no_integer_is_a_type_error(tmp_path: Path, step: Any) -> N
 def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
     with fastio.Checkpointer(tmp_path) as checkpoints:
         checkpoints.save(0, {"a": torch.zeros(2)})
-        with pytest.raises(ValueError, match="map_location='cuda': torch finds no cuda device here"):
+        with pytest.raises(fastio.UnsupportedError, match=r"map_location='cuda': .*such as 'cpu'"):
             checkpoints.restore(map_location="cuda")
+        with pytest.raises(fastio.UnsupportedError, match=r"map_location='mps': torch cannot use mps devices here"):
+            checkpoints.restore(map_location="mps")
 
 
 def test_a_damaged_step_does_not_name_an_argument_of_other_loads(tmp_path: Path) -> None:

@@ -281,6 +281,21 @@ def test_bad_arguments(tmp_path: Path) -> None:
         fastio.safe_open([tmp_path])
 
 
+@pytest.mark.parametrize("device", ["mps", *([] if torch.cuda.is_available() else ["cuda", "cuda:0"])])
+def test_a_device_that_is_not_there_is_named(tmp_path: Path, device: str) -> None:
+    path = tmp_path / "a.safetensors"
+    fastio.save_file({"weight": torch.ones(2, 2)}, path)
+    with torch.device("meta"):
+        module = torch.nn.Linear(2, 2, bias=False)
+    said = f"device='{device}': .*; or name a device of this machine, such as 'cpu'"
+    with pytest.raises(fastio.UnsupportedError, match=said):
+        fastio.safe_open(path, framework="pt", device=device)
+    for places in (device, {"": device}):
+        with pytest.raises(fastio.UnsupportedError, match=said):
+            fastio.load_model(module, path, device=places)
+    assert module.weight.is_meta
+
+
 def test_damaged_headers_are_refused_when_the_file_is_opened(tmp_path: Path) -> None:
     path = tmp_path / "a"
 

@@ -335,6 +335,9 @@ def test_a_folder_says_what_it_is_and_what_to_name(tmp_path: Path) -> None:
     for door, name in ((fastio.verify, "verify"), (fastio.seal, "seal")):
         with pytest.raises(IsADirectoryError, match=f"{name} each file in it, or all of .*`fastio {name} FOLDER`"):
             door(run)
+    for load in (fastio.load, fastio.load_file):
+        with pytest.raises(IsADirectoryError, match=r"fastio\.Checkpointer: name the .* step-…/state\.pt"):
+            load(run)
     with pytest.raises(IsADirectoryError, match=r"name a file in it, or a number of bytes .*folder="):
         fastio.explain(run)
     (tmp_path / "empty").mkdir()
