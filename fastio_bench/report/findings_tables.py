@@ -84,7 +84,8 @@ def _goals(found: Sequence[Mapping[str, Any]]) -> ResultTable:
         rows.append(
             [goal["work"], goal["workload"], goal["against"], f"{sign} {asked}", measured, goal["unit"], verdict]
         )
-    return ResultTable("goals", "Goals", columns, rows)
+    note = "What fastio wants to reach on a quiet machine. Other work on the machine makes it miss some."
+    return ResultTable("goals", "Goals", columns, rows, note=note)
 
 
 def _learned(found: Sequence[Mapping[str, Any]]) -> ResultTable:
