@@ -260,15 +260,16 @@ def test_a_refused_copy_costs_nothing_but_time(part: str, monkeypatch: pytest.Mo
     offload.close()
 
 
+def refuse_to_pin(*_: Any) -> None:
+    raise RefusedError("the driver pins no more")
+
+
 @pytest.mark.simulated
 def test_refused_memory_keeps_the_tensors_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise RefusedError("the driver pins no more")
-
     x, plain = leaf()
     offload = made(SlowStore())
     with monkeypatch.context() as patch:
-        patch.setattr(type(devices.of("simulated")), "pin", refuse)
+        patch.setattr(type(devices.of("simulated")), "pin", refuse_to_pin)
         with pytest.warns(RuntimeWarning, match=r"stay in memory.*the driver pins no more"):
             assert torch.equal(gradient(x, offload), plain)
     assert used_at_rest(offload) == 0
@@ -279,9 +280,6 @@ def test_refused_memory_keeps_the_tensors_in_memory(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.simulated
 def test_a_slab_that_may_not_grow_is_kept_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise RefusedError("the driver pins no more")
-
     x, plain = leaf()
     offload = made(SlowStore())
     transit = [2 * 4 * PAGE]
@@ -289,7 +287,7 @@ def test_a_slab_that_may_not_grow_is_kept_with_a_warning(monkeypatch: pytest.Mon
     assert torch.equal(gradient(x, offload), plain)
     transit[0] *= 4
     with monkeypatch.context() as patch:
-        patch.setattr(type(devices.of("simulated")), "pin", refuse)
+        patch.setattr(type(devices.of("simulated")), "pin", refuse_to_pin)
         with pytest.warns(RuntimeWarning, match=rf"refused .*they go through {2 * 4 * PAGE} bytes"):
             assert torch.equal(gradient(x, offload), plain)
     assert torch.equal(gradient(x, offload), plain)

@@ -152,6 +152,19 @@ class SavedTensor:
         """Whether the memory to write from has all bytes. Other code may have resized the storage."""
         return self.live is None or self.live.nbytes() >= self.span.start + self.span.nbytes
 
+    @property
+    def is_as_sent(self) -> bool:
+        """Whether the memory is still the one that the write began from. Only valid while ``held``.
+
+        torch may have moved the bytes (``share_memory_``), or other code freed them: what was written is unknown then.
+        """
+        return self.is_whole and self.address == self.sent
+
+    def free_behind_arrival(self) -> None:
+        """Let what reuses the buffer's memory begin after the copy back, which nothing that uses the bytes followed."""
+        if self.arrived is not None and self.home is not None:
+            self.arrived.precede(self.home)
+
     def replace_by_payload(self, encoded: Encoded, payload: torch.Tensor) -> None:
         """Hold a codec's payload instead of the live bytes."""
         self.payload = payload

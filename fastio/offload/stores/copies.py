@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 
 from fastio._native import streaming_copy
-from fastio.devices import Accelerator, Event, Mark, Stream, copy_errors, refused_copy
+from fastio.devices import Accelerator, Event, Mark, Stream, copy_errors
 
 _REFUSED = copy_errors()
 
@@ -24,10 +24,9 @@ _REFUSED = copy_errors()
 class CpuCopies:
     """Copies that have ended when the call returns; the GIL is released meanwhile.
 
-    Raises RefusedError if a copy is refused, or has failed. ``pin_for``: the accelerator that the slab is pinned for.
+    Raises RefusedError if a copy is refused, or has failed.
     """
 
-    pin_for: Accelerator | None = None
     streams: Sequence[Stream] = ()
 
     def out(self, address: int, host: int, nbytes: int, computed_by: Stream | None = None) -> Event | None:
@@ -36,13 +35,6 @@ class CpuCopies:
         Returns the event that follows the copy; None if it has ended.
         """
         streaming_copy(host, address, nbytes)
-        return None
-
-    def fence(self, stream: Stream | None = None) -> Event | None:
-        """Return the event that a copy back follows, on a stream: by default the current one.
-
-        Call it right after its target was allocated there.
-        """
         return None
 
     def back(self, host: int, address: int, nbytes: int, fence: Event | None) -> Event | None:
@@ -71,10 +63,6 @@ class CpuCopies:
     def follow_streams(self, streams: Sequence[Stream]) -> None:
         """Let the copies out to come follow all that is queued on these streams."""
 
-    def is_done(self, event: Event | None) -> bool:
-        """Return whether a copy has ended. Raises its error."""
-        return True
-
     def wait(self, event: Event | None) -> None:
         """Wait for a copy. Raises its error."""
 
@@ -89,7 +77,6 @@ class DeviceCopies(CpuCopies):
     """
 
     def __init__(self, accelerator: Accelerator, device: torch.device, within: bool = False) -> None:
-        self.pin_for = accelerator
         self._accelerator = accelerator
         self._device = device
         self._within = within
@@ -99,13 +86,16 @@ class DeviceCopies(CpuCopies):
 
     def out(self, address: int, host: int, nbytes: int, computed_by: Stream | None = None) -> Event | None:
         """See :class:`CpuCopies`."""
+        stream = computed_by or self._accelerator.current_stream(self._device)
+        mark = self.out_in_batch(address, host, nbytes, stream, 0)
         with _REFUSED:
-            self._out.wait_stream(computed_by or self._accelerator.current_stream(self._device))
-            self._copy(self._out, host, address, nbytes, True)
-            return self._out.record_event()
+            return mark.set()
 
     def fence(self, stream: Stream | None = None) -> Event:
-        """See :class:`CpuCopies`."""
+        """Return the event that a copy back follows, on a stream: by default the current one.
+
+        Call it right after its target was allocated there.
+        """
         with _REFUSED:
             return (stream or self._accelerator.current_stream(self._device)).record_event()
 
@@ -116,9 +106,9 @@ class DeviceCopies(CpuCopies):
             self._copy(self._back, address, host, nbytes, False)
             return self._back.record_event()
 
-    def out_in_batch(self, address: int, host: int, nbytes: int, computed_by: Stream | None, batch: int) -> Mark | None:
+    def out_in_batch(self, address: int, host: int, nbytes: int, computed_by: Stream | None, batch: int) -> Mark:
         """See :class:`CpuCopies`. All copies of a batch have one mark, which is set when the next batch begins."""
-        try:
+        with _REFUSED:
             known, stream, mark = self._batch
             if batch == 0 or batch != known or mark.is_set or stream != computed_by:
                 mark.set()
@@ -126,13 +116,11 @@ class DeviceCopies(CpuCopies):
                 mark = Mark(self._out, mark.number + 1)
                 self._batch = batch, computed_by, mark
             self._copy(self._out, host, address, nbytes, True)
-        except RuntimeError as error:
-            raise refused_copy(error) from error
-        return mark
+            return mark
 
     def back_in_batch(self, copies: Sequence[tuple[int, int, int]], last_out: Mark | None, home: Stream) -> Mark | None:
         """See :class:`CpuCopies`. Copies out are in order, so it waits only for one that is later than the last."""
-        try:
+        with _REFUSED:
             if last_out is not None and last_out.number > self._followed:
                 last_out.precede(self._back)
                 self._followed = last_out.number
@@ -141,9 +129,7 @@ class DeviceCopies(CpuCopies):
                 self._copy(self._back, address, host, nbytes, False)
             mark = Mark(self._back)
             mark.set()
-        except RuntimeError as error:
-            raise refused_copy(error) from error
-        return mark
+            return mark
 
     def follow_streams(self, streams: Sequence[Stream]) -> None:
         """See :class:`CpuCopies`."""
@@ -153,7 +139,7 @@ class DeviceCopies(CpuCopies):
                     self._out.wait_stream(stream)
 
     def is_done(self, event: Event | None) -> bool:
-        """See :class:`CpuCopies`."""
+        """Return whether a copy has ended. Raises its error."""
         with _REFUSED:
             return event is None or bool(event.query())
 

@@ -156,8 +156,7 @@ class DiskTier(Tier):
         if move is not None:
             self._moves.advance(move, wait=True)
             self._moves.pop(saved.index)
-        if saved.arrived is not None and saved.home is not None:
-            saved.arrived.precede(saved.home)
+        saved.free_behind_arrival()
         self.unload(saved)
 
     def drop(self, saved: SavedTensor) -> None:
@@ -220,7 +219,7 @@ class DiskTier(Tier):
         saved, began = move.saved, time.perf_counter()
         self._moves.advance(move, wait=True)
         self.waiting_bytes -= saved.stored_nbytes
-        if move.error is None and saved.address == saved.sent:
+        if move.error is None and saved.is_as_sent:
             self._record("write", saved, move.began, began, time.perf_counter())
             self._loaded.add(saved)
             self._moves.pop(saved.index, None)
@@ -233,7 +232,7 @@ class DiskTier(Tier):
             self._refuse(saved, move.error)
             return
         saved.state = State.RESIDENT
-        if move.error is None:  # torch moved it meanwhile (``share_memory_``): the written bytes are unknown
+        if move.error is None:
             self._counts.moved += 1
 
     def _arrive(self, saved: SavedTensor) -> tuple[TierMove, float]:
@@ -248,8 +247,8 @@ class DiskTier(Tier):
         return move, settled
 
     def _forget(self, saved: SavedTensor) -> None:
-        if saved.state is State.INFLIGHT and saved.arrived is not None and saved.home is not None:
-            saved.arrived.precede(saved.home)  # nothing that uses the bytes followed it
+        if saved.state is State.INFLIGHT:
+            saved.free_behind_arrival()
         self._moves.forget(saved)
         saved.release_bytes()
 

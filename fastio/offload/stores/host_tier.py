@@ -132,7 +132,7 @@ class HostTier(Tier):
 
         It stays where it is if other code freed its memory since, as the copy may have read what came there.
         """
-        if saved.live is not None and not (saved.is_whole and saved.address == saved.sent):
+        if saved.held and not saved.is_as_sent:
             self._counts.moved += 1
             self._loaded.discard(saved)
             self._release(saved)
@@ -146,8 +146,7 @@ class HostTier(Tier):
 
     def abandon(self, saved: SavedTensor) -> None:
         """Drop the bytes of a tensor that is being read."""
-        if saved.arrived is not None and saved.home is not None:
-            saved.arrived.precede(saved.home)  # nothing that uses the bytes did
+        saved.free_behind_arrival()
         self.unload(saved)
 
     def drop(self, saved: SavedTensor) -> None:
