@@ -265,7 +265,7 @@ class Hybrid:
             if self._device_memory.measures:
                 return lambda: self._measure_next_step(layers, copied=False)
             works = [self._first_step.work(layer) for layer in layers]
-            return self._make_plan(layers, [machines.costs(work, MACHINE, self._reserve < 1) for work in works])
+            return self._make_plan(layers, [machines.costs(work, MACHINE) for work in works])
         if self._in_place_timer is None:
             return lambda: self._measure_next_step(self._layers, copied=True)
         return self._make_plan(self._layers, measured_costs(self._layers, self._in_place_timer, self._timer))

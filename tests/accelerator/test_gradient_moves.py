@@ -90,11 +90,11 @@ def backward(reserve: float) -> tuple[list[simulated.Work], int]:
     return works, most
 
 
-def test_copies_overlap_backward_and_the_device_holds_two_gradients() -> None:
+def test_copies_overlap_backward_and_the_device_holds_three_gradients() -> None:
     nbytes = WIDTH * WIDTH * 4
     works, most = backward(0.0)
     copies = [work for work in works if work.engine == "to_host"]
     assert [work.nbytes for work in copies] == [nbytes] * DEPTH
     assert simulated.overlapped_bytes(works)[0] > (DEPTH - 2) * nbytes * 0.5
     _, kept = backward(1.0)
-    assert kept - most >= (DEPTH - 3) * nbytes
+    assert kept - most >= (DEPTH - 3.5) * nbytes

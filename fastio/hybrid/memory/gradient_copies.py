@@ -6,7 +6,7 @@ chunk, and backward too, if backward moves none.
 
 The paper lets some layers (Linear, Embedding, LayerNorm, convolutions) compute into host memory by ``out=``. That was
 measured and left out: in autograd it needs layers of our own, which autocast, tied weights, double backward and code
-that replaces a layer's forward would all have to support. It would save the memory of two gradients, and no time: the
+that replaces a layer's forward would all have to support. It would save the memory of three gradients, and no time: the
 kernel writes over the link for as long as the copy takes, and meanwhile does not compute for the next layer. Without a
 GPU it saves a copy: on one core less than 1 % of a Linear layer's forward and backward at 512 rows and more, 5 to 6 %
 at 64.

@@ -3,8 +3,9 @@
 The copy of a gradient is queued on the stream to the host, behind the compute that made it, and compute goes on. Until
 compute has waited for the copy, the parameter's ``grad`` is the device's gradient, so code in backward that reads it
 sees it; then it becomes the gradient's place in host memory, and the device's memory is free for later compute. Compute
-waits when more bytes are under way than the largest gradient so far has, before backward adds to the same gradient
-again, and when backward ends: the device holds no more than the two largest gradients.
+waits when more bytes are under way than twice the largest gradient so far has, before backward adds to the same
+gradient again, and when backward ends. (Simulated, a larger window is no faster in any of the paper's networks; with
+one gradient's bytes compute waits for a matrix whenever a norm follows it.)
 
 A write between copy and wait would be lost. One that torch counts (``_version``) has the gradient copied again. Others
 come from DDP's reducer, hooks behind this one, and modules' backward hooks; where there are such, nothing is moved
@@ -24,6 +25,7 @@ from torch.nn.modules import module as torch_modules
 
 from fastio.hybrid.memory.device_memory import DeviceMemory, PendingMove
 from fastio.hybrid.memory.gradient import Gradient
+from fastio.hybrid.planning.backward import WINDOW
 
 
 class _Backward:
@@ -55,7 +57,7 @@ class GradientMoves:
         self._device_memory = device_memory
         self._modules = modules
         self._moves: dict[Gradient, _Move] = {}  # the oldest first
-        self._largest = 0  # bytes
+        self._nbytes = self._largest = 0  # of all under way; of the largest so far
         self._task = -1  # torch's number of the backward pass that made the last gradient
         self._backward: weakref.ref[_Backward] | None = None
         self._is_observed = False
@@ -73,8 +75,9 @@ class GradientMoves:
         copy = self._device_memory.move_to_host(gradient.host, grad)
         hook = parameter.register_hook(lambda _: self._finish(gradient))  # called before the next addition
         self._moves[gradient] = _Move(gradient, grad, grad._version, copy, self._backward, hook)
+        self._nbytes += gradient.slot.nbytes
         self._largest = max(self._largest, gradient.slot.nbytes)
-        while sum(move.gradient.slot.nbytes for move in self._moves.values()) > self._largest:
+        while self._nbytes > WINDOW * self._largest:
             self._finish(next(iter(self._moves)))
         return True
 
@@ -102,6 +105,7 @@ class GradientMoves:
         move = self._moves.pop(gradient, None)
         if move is None:
             return
+        self._nbytes -= gradient.slot.nbytes
         move.copy.precede_compute()
         move.hook.remove()
         parameter = gradient.slot.parameter
