@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from fastio.offload.manager import Offload
 
 
+def is_offloading(pack: Any) -> bool:
+    """Return whether a pack hook is that of an Offload in this thread."""
+    return any((here := one.here()) is not None and here.pack is pack for one in list(_IN_USE))
+
+
 class ModuleHooks:
     """The passes of the threads that run under one Offload, by thread.
 
@@ -115,7 +120,11 @@ class ModuleHooks:
                 "them at once: offloading them costs time and hardly lowers the peak memory",
             )
         top = hooks.top_hooks()  # torch 2.6 does not report it: no warning there
-        if top is not None and top[0] is not here.pack and torch._C._current_graph_task_id() == -1:
+        if (
+            top is not None
+            and here.pack not in (top[0], getattr(top[0], "beneath", None))  # beneath Hybrid's, which pass on to it
+            and torch._C._current_graph_task_id() == -1
+        ):
             self._warn_of_other_hooks(top[0], name)
 
     def _leave(self, _module: Module, _arguments: Any, output: Any) -> None:
