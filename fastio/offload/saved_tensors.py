@@ -159,7 +159,7 @@ class SavedTensors:
                 placement = step.decide(self._codec)
                 if self._recomputation is not None:
                     placement = self._recomputation.place(step, saved, placement)
-                if placement.moves:
+                if placement.moves and saved.ordinal not in step.resized:
                     here.add((saved, view, placement))
             if returned:
                 self._move_all_out(step, returned, step.batch_nbytes)

@@ -5,7 +5,10 @@ was recorded right after torch allocated its target: torch reuses memory that ea
 stream is looked up each time, because autograd runs backward on its own threads, under the streams of the forward pass.
 
 Memory of the slab is reused once its copy has ended, or by copies that follow it. Streams that use the bytes earlier
-follow the copy's event. No ``record_stream`` here: the caller keeps both memories until the copy has ended.
+follow the copy's event. No ``record_stream`` here: the caller keeps both memories until the copy has ended, or is
+behind it in its stream. With it, torch would keep what left until the host has seen the copy end, for which the host
+does not wait: memory would grow by all that the host is ahead. What the program itself frees meanwhile is not copied:
+see ``Trace.resized``.
 """
 
 from __future__ import annotations
