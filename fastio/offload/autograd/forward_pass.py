@@ -243,6 +243,11 @@ class ForwardPass:
         """Record a transfer that ended: see :data:`fastio.offload.planning.history.CHANNELS`."""
         self._run.channels[channel].add(nbytes, began_s, ended_s)
 
+    def record_bandwidth(self, channel: str, bandwidth: float) -> None:
+        """Record the bytes/s of a transfer that the host did not see end."""
+        if self._profile is not None:
+            self._profile.history.measured(channel, bandwidth)
+
     def finish(self) -> None:
         """End a forward pass that raised no exception."""
         self._end_forward()
