@@ -14,12 +14,14 @@ from fastio.distributed.huggingface_names import check_mapped, check_mapping
 from fastio.engine.call_checks import check_flag
 from fastio.engine.tool_selection import check
 from fastio.files.atomic_file import AtomicFile
+from fastio.files.checkpoint_folders import DCP_METADATA
 from fastio.files.new_folders import make_folders, remove_folders
 from fastio.files.open_file import path_of, translate_open_limit
 from fastio.formats.detect import SAFETENSORS
 from fastio.models.conversion.chunked_copy import copy_all
 from fastio.models.conversion.commit import commit_file
-from fastio.models.conversion.convert import Conversion, open_source
+from fastio.models.conversion.convert import Conversion
+from fastio.models.conversion.dcp_source import of_checkpoint, of_shards
 from fastio.models.conversion.destinations import check_free, named, new_files
 from fastio.models.conversion.new_file import NewFile
 from fastio.models.model_replacement import replacing_model
@@ -79,7 +81,8 @@ def consolidate(
     ranks = rank_group(group)
     with contextlib.ExitStack() as stack, translate_open_limit("consolidate", name):
         with together(ranks), gc_paused():
-            found = open_source(source, None, stack, policy)
+            is_dcp = os.path.isfile(os.path.join(source, DCP_METADATA))
+            found = (of_checkpoint if is_dcp else of_shards)(source, None, stack, policy)
             check_free(to, [file.path for file in found.files], force)
             shards = None if mapping is None else _shards(mapping, [tensor.name for tensor in found.tensors])
             plan = new_files(to, found, shards)

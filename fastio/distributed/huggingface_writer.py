@@ -23,6 +23,7 @@ from fastio.distributed.writer import Writer, tell
 from fastio.engine.call_checks import check_flag
 from fastio.engine.save import write_layout
 from fastio.errors import UnsupportedError
+from fastio.files.new_folders import remove_folders
 from fastio.formats.detect import SAFETENSORS
 from fastio.formats.layout import Layout
 from fastio.formats.safetensors.format import layout
@@ -97,8 +98,12 @@ class HuggingFaceWriter(Writer):
         return super().prepare_local_plan(plan)
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        names = named(self.path, plans, self.fqn_to_index_mapping, self.save_distributed)
-        remove_parts(self._folder)
+        try:
+            names = named(self.path, plans, self.fqn_to_index_mapping, self.save_distributed)
+            remove_parts(self._folder)
+        except BaseException:
+            remove_folders(self._made)
+            raise
         return [replace(plan, storage_data=own) for plan, own in zip(plans, names, strict=True)]
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:

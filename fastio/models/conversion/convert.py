@@ -104,7 +104,7 @@ def convert(
     to = named(name, max_shard_size)
     with contextlib.ExitStack() as stack, translate_open_limit("convert", name):
         with gc_paused():
-            found = open_source(source, key, stack, policy)
+            found = _open(source, key, stack, policy)
             check_free(to, [file.path for file in found.files], force)
             plan = new_files(to, found)
         if to.shard_size is not None:
@@ -135,7 +135,7 @@ def convert(
     )
 
 
-def open_source(where: Weights, key: str | None, stack: contextlib.ExitStack, policy: Policy) -> Source:
+def _open(where: Weights, key: str | None, stack: contextlib.ExitStack, policy: Policy) -> Source:
     """Open what :func:`convert` takes; ``stack`` closes it."""
     if is_path(where):
         path = os.fsdecode(where)
