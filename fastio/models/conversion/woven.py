@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
-from math import prod
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from fastio._native import Control, crc32_combine
+from fastio._native import Control, Mapping, crc32_combine
+from fastio.memory.raw_memory import view
 from fastio.models.conversion.source_tensors import Run, SourceFile
+from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import Extent
 
-_STRIP = 16 << 20  # bytes; twice that, and a cache line for each part, is in memory
-_ALIGNMENT = 64
+_STRIP = 32 << 20  # bytes; twice that, and a cache line for each part, is in memory
+_READERS = 4  # files that are read at the same time: each has a small part of a strip
+_LINE = 64  # bytes; each part begins in a cache line of its own
+Words = npt.NDArray[np.unsignedinteger[Any]]
 
 
 class WovenPart:
@@ -37,43 +45,58 @@ class WovenPart:
 
 
 def woven(shape: Sequence[int], itemsize: int, parts: Sequence[WovenPart]) -> Iterator[torch.Tensor]:
-    """The bytes of a tensor, row by row, whose parts fill it: uint8 of one dimension, valid until the next one.
+    """The bytes of a tensor, row by row, whose parts fill it: integers of one dimension, valid until the next ones.
 
     Each part's bytes are read once, in their order, and compared with their CRC-32 when the last of them were read.
     """
     *outer, last = shape
-    full = (*outer, last * itemsize)  # in bytes from here on
-    axis = next(axis for axis in range(len(full)) if prod(full[axis + 1 :]) <= _STRIP)
-    width = prod(full[axis + 1 :])
-    count = min(_STRIP // width, full[axis])
-    strip = torch.empty(count * width, dtype=torch.uint8)
-    room = torch.empty(count * width + _ALIGNMENT * len(parts), dtype=torch.uint8)
-    boxes = [_Bytes(part, itemsize, axis) for part in parts]
-    for prefix in itertools.product(*map(range, full[:axis])):
-        for begin in range(0, full[axis], count):
-            rows = min(count, full[axis] - begin)
-            pieces, at = [], 0
-            for box in boxes:
-                piece = box.piece(prefix, begin, begin + rows, at)
-                if piece is not None:
-                    pieces.append(piece)
-                    at += -(-piece.nbytes // _ALIGNMENT) * _ALIGNMENT
-            _read(pieces, room)
-            target = strip[: rows * width]
-            for piece in pieces:
-                piece.copy_to(target.view(rows, *full[axis + 1 :]), begin, room)
-            yield target
+    edges = (edge * itemsize for part in parts for edge in (part.begin[-1], part.size[-1]))
+    unit = math.gcd(8, *edges)
+    full = (*outer, last * itemsize // unit)
+    axis = next(axis for axis in range(len(full)) if math.prod(full[axis + 1 :]) * unit <= _STRIP)
+    width = math.prod(full[axis + 1 :])
+    count = min(_STRIP // (width * unit), full[axis])
+    # numpy copies on this thread. torch would share the copy with threads that compete with those of the transports.
+    nbytes = count * width * unit
+    with translate_native_errors(parts[0].run.file.path):
+        memory = Mapping(2 * nbytes + _LINE * (len(parts) + 1), used=True)
+    strip = np.frombuffer(view(memory.address, nbytes), f"u{unit}")
+    start = -(-nbytes // _LINE) * _LINE
+    room = np.frombuffer(view(memory.address + start, memory.nbytes - start), f"u{unit}")
+    words = [_Words(part, itemsize, unit, axis) for part in parts]
+    with ThreadPoolExecutor(_READERS) as readers:
+        for prefix in itertools.product(*map(range, full[:axis])):
+            for begin in range(0, full[axis], count):
+                rows = min(count, full[axis] - begin)
+                pieces = _pieces(words, prefix, begin, begin + rows)
+                _read(pieces, room, readers)
+                target = strip[: rows * width]
+                for piece in pieces:
+                    piece.copy_to(target.reshape(rows, *full[axis + 1 :]), begin, room)
+                yield torch.from_numpy(target)
 
 
-class _Bytes:
-    """A part whose last dimension counts bytes, of which strips along ``axis`` are read."""
+def _pieces(words: Sequence[_Words], prefix: tuple[int, ...], begin: int, end: int) -> list[_Piece]:
+    """What the parts have of the rows from ``begin`` to ``end`` of a strip."""
+    pieces, at = [], 0
+    for one in words:
+        piece = one.piece(prefix, begin, end, at)
+        if piece is not None:
+            pieces.append(piece)
+            at += -(-piece.nbytes // _LINE) * _LINE // one.unit
+    return pieces
 
-    def __init__(self, part: WovenPart, itemsize: int, axis: int) -> None:
+
+class _Words:
+    """A part whose last dimension counts words of ``unit`` bytes, of which strips along ``axis`` are read."""
+
+    def __init__(self, part: WovenPart, itemsize: int, unit: int, axis: int) -> None:
         self.part = part
-        self.begin = (*part.begin[:-1], part.begin[-1] * itemsize)
-        size = (*part.size[:-1], part.size[-1] * itemsize)
-        self.outer, self.rows, self.inner = size[:axis], size[axis], size[axis + 1 :]
+        self.unit = unit
         self.axis = axis
+        self.begin = (*part.begin[:-1], part.begin[-1] * itemsize // unit)
+        size = (*part.size[:-1], part.size[-1] * itemsize // unit)
+        self.outer, self.rows, self.inner = size[:axis], size[axis], size[axis + 1 :]
 
     def piece(self, prefix: tuple[int, ...], begin: int, end: int, at: int) -> _Piece | None:
         """What the part has of a strip; None if it has nothing."""
@@ -83,39 +106,42 @@ class _Bytes:
                 return None
             number = number * size + index - first
         low, high = max(begin, self.begin[axis]), min(end, self.begin[axis] + self.rows)
-        if low >= high:
-            return None
-        offset = (number * self.rows + low - self.begin[axis]) * prod(self.inner)
-        return _Piece(self, low, high, offset, at)
+        return _Piece(self, low, high, number * self.rows + low - self.begin[axis], at) if low < high else None
 
 
 class _Piece:
-    """Rows ``low`` to ``high`` of a part, from its byte ``offset`` on, which are read to byte ``at`` of the room."""
+    """Rows ``low`` to ``high`` of a part, from its own row ``first`` on, which are read to word ``at`` of the room."""
 
-    def __init__(self, box: _Bytes, low: int, high: int, offset: int, at: int) -> None:
-        self.box = box
-        self.low, self.high = low, high
-        self.offset = box.part.run.offset + offset
-        self.nbytes = (high - low) * prod(box.inner)
-        self.at = at
+    def __init__(self, words: _Words, low: int, high: int, first: int, at: int) -> None:
+        self.part = words.part
+        self._words = words
+        self._low, self._high, self._at = low, high, at
+        row = math.prod(words.inner)
+        self._count = (high - low) * row
+        self.offset = words.part.run.offset + first * row * words.unit
+        self.nbytes = self._count * words.unit
 
-    def copy_to(self, strip: torch.Tensor, begin: int, room: torch.Tensor) -> None:
-        """Copy the bytes to where they belong in a strip that begins with the row ``begin``."""
-        axis, inner = self.box.axis, self.box.inner
-        target = strip[self.low - begin : self.high - begin]
-        for dimension, (at, size) in enumerate(zip(self.box.begin[axis + 1 :], inner, strict=True), 1):
-            target = target.narrow(dimension, at, size)
-        target.copy_(room[self.at : self.at + self.nbytes].view(self.high - self.low, *inner))
+    def extent(self, room: Words) -> Extent:
+        """Where the bytes lie in the file, and belong in the room."""
+        address = room.ctypes.data + self._at * self._words.unit
+        return Extent(self.offset, self.nbytes, address, True, "cpu", room, self.part.run.name)
+
+    def copy_to(self, strip: Words, begin: int, room: Words) -> None:
+        """Copy the words to where they belong in a strip that begins with the row ``begin``."""
+        axis, inner = self._words.axis, self._words.inner
+        columns = [slice(at, at + size) for at, size in zip(self._words.begin[axis + 1 :], inner, strict=True)]
+        place = (slice(self._low - begin, self._high - begin), *columns)
+        strip[place] = room[self._at : self._at + self._count].reshape(-1, *inner)
 
 
-def _read(pieces: Sequence[_Piece], room: torch.Tensor) -> None:
+def _read(pieces: Sequence[_Piece], room: Words, readers: Executor) -> None:
     by_file: dict[SourceFile, list[_Piece]] = {}
-    for piece in pieces:
-        by_file.setdefault(piece.box.part.run.file, []).append(piece)
-    for file, own in by_file.items():
-        own.sort(key=lambda piece: piece.offset)
-        extents = [
-            Extent(p.offset, p.nbytes, room.data_ptr() + p.at, True, "cpu", room, p.box.part.run.name) for p in own
-        ]
-        for piece, crc in zip(own, file.read(extents, Control()), strict=True):
-            piece.box.part.took(crc, piece.nbytes)
+    for piece in sorted(pieces, key=lambda piece: piece.offset):
+        by_file.setdefault(piece.part.run.file, []).append(piece)
+    reads = [
+        readers.submit(file.read, [piece.extent(room) for piece in own], Control()) for file, own in by_file.items()
+    ]
+    wait(reads)  # all of them: none may still write into the room when one has failed
+    for own, read in zip(by_file.values(), reads, strict=True):
+        for piece, crc in zip(own, read.result(), strict=True):
+            piece.part.took(crc, piece.nbytes)
