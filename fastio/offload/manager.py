@@ -162,7 +162,7 @@ class Offload(SavedTensors):
         self._leave(here)
         if step is not None and completed:
             with self._lock:
-                self._move_all_out(step, here.take())
+                self._move_all_out(step, here, here.take())
                 step.finish()
                 self._tiers.pump()
             self._planner.warn_of_excess(step.trace)

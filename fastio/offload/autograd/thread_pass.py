@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import operator
 import threading
-from typing import Any
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import PushedHooks
@@ -18,6 +19,22 @@ from fastio.offload.planning.profile import Placement
 
 PendingMove = tuple[SavedTensor, View, Placement]
 """A saved tensor to move out, the view of it that was saved, and how to move it."""
+
+
+class PackingMove(NamedTuple):
+    """A move of a tensor whose packing a device has begun."""
+
+    move: PendingMove
+    packing: Packing
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensor, and of what a codec may have made of it so far."""
+        return self.move[0].nbytes * 3 // 2
+
+
+if TYPE_CHECKING:
+    from fastio.offload.codecs.saved_tensor_encoding import Packing
 
 _NONE = -1
 
@@ -39,6 +56,8 @@ class ThreadPass:
         self.operator = _NONE
         self.moves: list[PendingMove] = []  # of tensors that it and those before it saved
         self.moves_nbytes = 0
+        self.packing: deque[PackingMove] = deque()  # before them, oldest first
+        self.packing_nbytes = 0
         self.modules: list[str] = []  # the classes of the modules that run, the innermost last
         self.hooks = PushedHooks()
         self.pack: Any = None  # the pack hook, which only this thread has
@@ -53,6 +72,21 @@ class ThreadPass:
         """Return and remove the moves. The operators that saved these tensors have returned."""
         moves, self.moves, self.moves_nbytes = self.moves, [], 0
         return moves
+
+    def add_packing(self, packing: PackingMove) -> None:
+        """Add a move that is ready when its tensor is packed."""
+        self.packing.append(packing)
+        self.packing_nbytes += packing.nbytes
+
+    def remove_packed(self) -> None:
+        """Remove the oldest move that :meth:`add_packing` added."""
+        self.packing_nbytes -= self.packing[0].nbytes
+        self.packing.popleft()
+
+    def take_packing(self) -> list[SavedTensor]:
+        """Return and remove the tensors that are not packed."""
+        packing, self.packing, self.packing_nbytes = self.packing, deque(), 0
+        return [one.move[0] for one in packing]
 
     def add(self, move: PendingMove) -> None:
         """Add the move of a tensor that the latest operator has saved."""
