@@ -201,7 +201,7 @@ class Offload(SavedTensors):
 
     def _begin_recording(self, here: ThreadPass) -> None:
         if self._recomputation is not None:
-            here.pack, here.unpack = self._recomputation.begin_pass(here.pack)
+            here.pack = self._recomputation.begin_pass(here.pack)
 
     def _leave(self, here: ThreadPass) -> None:
         here.step = None

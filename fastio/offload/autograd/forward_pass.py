@@ -361,3 +361,4 @@ class ForwardPass:
             run.forward_s = self._profile.trace.forward_s
             run.backward_s = max(self._profile.trace.used_s.values(), default=0.0)
         self._profile.history.add(run)
+        self._planner.backward_ended(self._profile)

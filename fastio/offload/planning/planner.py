@@ -226,6 +226,12 @@ class Planner:
             profile.trace.uses, profile.trace.used_s = trace.uses, trace.used_s
         return profile
 
+    def backward_ended(self, profile: Profile) -> None:
+        """The backward of a pass with this profile ended: on the CPU the memory that the measured one took counts."""
+        memory = self._memory
+        if profile is self._measured and memory is not None and not memory.is_accelerated:
+            profile.room.backward = memory.risen()
+
     def warn_of_excess(self, trace: Trace) -> None:
         """Warn once if one operator saved more than the budget: no plan can keep it then.
 
