@@ -22,7 +22,7 @@ from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.module_hooks import ModuleHooks
 from fastio.offload.autograd.read_ahead import ReadAhead
 from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor, State
-from fastio.offload.autograd.thread_pass import PackingMove, PendingMove, ThreadPass
+from fastio.offload.autograd.thread_pass import PendingMove, ThreadPass
 from fastio.offload.autograd.views import view_of
 from fastio.offload.codecs.encoding import Codec, is_exact
 from fastio.offload.codecs.saved_tensor_encoding import Packing, unpack
@@ -196,18 +196,18 @@ class SavedTensors:
     def _move_packed(self, step: ForwardPass, here: ThreadPass, limit: int, most: int) -> None:
         """Move out the tensors that are packed; wait for the oldest while they have more than ``most`` bytes."""
         while here.packing:
-            move, packing = here.packing[0]
-            saved = move[0]
+            packing = here.packing[0]
+            saved = packing.saved
             is_there = saved.index in self._saved_tensors and saved.is_whole
             if is_there and not packing.advance(here.packing_nbytes > most):
                 return
             here.remove_packed()
-            self._move_out(step, here, move, limit, packing)
+            self._move_out(step, here, packing.move, limit, packing)
 
     def _move_out(
         self, step: ForwardPass, here: ThreadPass, move: PendingMove, limit: int, packed: Packing | None = None
     ) -> None:
-        saved, view, (_, waits, encodes, tier) = move
+        saved, _, (_, waits, encodes, tier) = move
         if saved.index not in self._saved_tensors:
             return  # backward ran inside the context and released it
         if not saved.is_whole:
@@ -219,10 +219,11 @@ class SavedTensors:
             step.begin_move_out()
         began = time.perf_counter()
         if encodes:
-            packing = packed or Packing(saved, view, self._codec)
-            if packed is None and not packing.advance(not step.is_steady):
-                here.add_packing(PackingMove(move, packing))
-                return
+            if packed is None:
+                packed = Packing(move, self._codec)
+                if not packed.advance(not step.is_steady):
+                    here.add_packing(packed)
+                    return
             if saved.encoded is not None:
                 self.counts.encoded += 1
                 self.counts.spared_bytes += saved.nbytes - saved.stored_nbytes

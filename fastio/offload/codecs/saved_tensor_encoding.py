@@ -9,6 +9,7 @@ import torch
 from fastio import devices
 from fastio.offload.autograd.buffer import Buffer
 from fastio.offload.autograd.saved_tensor import SavedTensor, under_its_stream, used_on_current_stream
+from fastio.offload.autograd.thread_pass import PendingMove
 from fastio.offload.autograd.views import View
 from fastio.offload.codecs.device_numbers import Stepwise
 from fastio.offload.codecs.encoding import Codec, Encoded, decode, encode_in_steps, is_exact
@@ -23,13 +24,19 @@ class Packing:
     Rounding codecs skip what looks like statistics: tensors with one dimension, or whose last dimension is 1.
     """
 
-    def __init__(self, saved: SavedTensor, view: View, codec: Codec) -> None:
-        self._saved = saved
-        self._steps = _steps_of(saved, view, codec)
+    def __init__(self, move: PendingMove, codec: Codec) -> None:
+        self.move = move
+        self.saved = move[0]
+        self._steps = _steps_of(move[0], move[1], codec)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor, and of what a codec may have made of it so far."""
+        return self.saved.nbytes * 3 // 2
 
     def advance(self, wait: bool) -> bool:
         """Go on until the device has to tell a number first, or to the end (``wait``). Return whether it has ended."""
-        saved, steps = self._saved, self._steps
+        saved, steps = self.saved, self._steps
         if steps is None:
             return True
         try:

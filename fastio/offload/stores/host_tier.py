@@ -31,6 +31,8 @@ from fastio.offload.stores.tiers import STORE_ERRORS, Tier
 if TYPE_CHECKING:
     from fastio.offload.autograd.forward_pass import ForwardPass
 
+_TRUSTED = 4  # copies: the fastest of the last ones tells the bandwidth, as one may be held up for reasons of its own
+
 
 class HostTier(Tier):
     """Moves saved tensors to at most ``nbytes`` of host memory and back; see the module's docstring.
@@ -52,6 +54,7 @@ class HostTier(Tier):
         # of each pass, of the largest tensors: that of a small one is no bandwidth.
         self._timed: tuple[ForwardPass, DeviceCopies] | None = None
         self._least_timed = 0  # bytes
+        self._bandwidths: deque[float] = deque(maxlen=_TRUSTED)
 
     def begin_pass(self) -> None:
         """Begin a pass: tell the one before of the copy whose time was taken, if that has ended."""
@@ -62,7 +65,8 @@ class HostTier(Tier):
         with contextlib.suppress(*STORE_ERRORS):  # a device that failed says so to what uses the bytes
             bandwidth = None if copies.timed is None else copies.timed.bandwidth()
             if bandwidth is not None:
-                step.record_bandwidth("host write", bandwidth)
+                self._bandwidths.append(bandwidth)
+                step.record_bandwidth("host write", max(self._bandwidths))
                 self._timed = None
 
     def move_out(self, saved: SavedTensor, waits: bool) -> bool:
