@@ -130,7 +130,7 @@ class Offload(SavedTensors):
         self._reap()
         with self._lock:  # other threads may release graphs, which changes the queue
             self._planner.prepare()
-            self._tiers.begin_pass(self._planner.window, self._planner.transit)
+            self._tiers.begin_pass(self._planner.window, self._planner.transit, not self._saved_tensors)
             self._ahead.begin_pass()
         here = self._begin(taken=False)
         try:

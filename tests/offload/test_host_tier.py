@@ -14,6 +14,7 @@ from fastio.devices import Mark
 from fastio.errors import RefusedError
 from fastio.offload.codecs import csr
 from fastio.offload.stores.copies import CpuCopies, DeviceCopies
+from fastio.offload.stores.slab import Slab
 from fastio.offload.stores.tiers import ActivationLostError
 
 LAYERS, NBYTES = 8, 64 << 10
@@ -267,6 +268,29 @@ def test_memory_of_released_graphs_is_used_again(tmp_path: Path) -> None:
         assert offload.saved_tensors_alive == 0
         assert torch.equal(gradient(x, offload), plain)
         assert "disk" not in offload.counts.traffic or not offload.counts.traffic["disk"].writes, turn
+    offload.close()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("simulated", marks=pytest.mark.simulated)])
+def test_host_memory_that_an_interrupt_lost_is_used_again(
+    tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(NBYTES // 4).to(device).requires_grad_()
+    plain = gradient(x).clone()
+    offload = made(tmp_path, host_budget=LAYERS * NBYTES)
+    take = Slab.resident
+
+    def interrupted(slab: Slab, nbytes: int) -> int:
+        take(slab, nbytes)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Slab, "resident", interrupted)
+        for _ in range(LAYERS):
+            with pytest.raises(KeyboardInterrupt):
+                gradient(x, offload)
+    assert torch.equal(gradient(x, offload), plain)
+    assert offload.counts.traffic["host"].writes == LAYERS
     offload.close()
 
 

@@ -56,8 +56,16 @@ class HostTier(Tier):
         self._least_timed = 0  # bytes
         self._bandwidths: deque[float] = deque(maxlen=_TRUSTED)
 
-    def begin_pass(self) -> None:
-        """Begin a pass: tell the one before of the copy whose time was taken, if that has ended."""
+    def begin_pass(self, is_idle: bool) -> None:
+        """Begin a pass: tell the one before of the copy whose time was taken, if that has ended.
+
+        ``is_idle``: no saved tensor is alive. Blocks that an interrupt lost are free again then.
+        """
+        if is_idle:
+            free = {block for blocks in self._free.values() for block, _ in blocks}
+            if len(free) < self._slab.count:
+                self._synchronize()
+                self._slab.keep(free)
         if self._timed is None:
             self._least_timed = 0
             return
