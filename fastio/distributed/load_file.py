@@ -46,8 +46,10 @@ logger = logging.getLogger("fastio.distributed")
 class FileLoad:
     """The read requests of one rank for one open data file of ``size`` bytes."""
 
-    def __init__(self, path: str, fd: int, size: int, policy: Any, verify: bool, progress: Any) -> None:
-        self._path, self._fd, self._size = path, fd, size
+    def __init__(
+        self, path: str, fd: int, size: int, policy: Any, verify: bool, progress: Any, file_format: str = FORMAT
+    ) -> None:
+        self._path, self._fd, self._size, self._format = path, fd, size, file_format
         self._policy, self._verify, self._progress = policy, verify, progress
         self._infos: dict[Any, Any] = {}
         self._items: dict[Any, list[ReadItem]] = {}
@@ -74,7 +76,7 @@ class FileLoad:
         """Fill everything that was added. CorruptFileError names the damaged item."""
         buffered: list[ReadRequest] = []
         in_place: dict[str, list[tuple[ReadRequest, torch.Tensor]]] = {}
-        located = [(request, request.target(planner)) for request in self.locate()]
+        located = [(request, request.target(planner, self._format)) for request in self.locate()]
         overlapping = _overlapping([target for _, target in located if target is not None])
         for request, target in located:
             if target is None or id(target) in overlapping:
@@ -130,7 +132,7 @@ class FileLoad:
         """Read extents, and compare them with the CRC-32s that are known."""
         with shown(self._progress, f"loading {os.path.basename(self._path)}") as on_progress:
             read, values = read_extents(
-                self._path, self._fd, self._size, extents, None, self._policy, on_progress, FORMAT
+                self._path, self._fd, self._size, extents, None, self._policy, on_progress, self._format
             )
         transfer = replace(read, verified=all(extent.checksum for extent in extents))
         publish(transfer)

@@ -25,7 +25,8 @@ class Report:
     planning. ``simulated``: the costs are those of ``machine``, not measured here.
 
     ``layers_copied`` and ``bytes_copied`` count copies of parameters to the device. ``gradients_moved`` counts
-    gradients moved to host memory in backward; ``gradients_early`` copies made in backward of gradients that stay on
+    gradients moved to host memory in backward, ``gradients_beside`` those of them whose move overlaps it;
+    ``gradients_early`` copies made in backward of gradients that stay on
     the device; ``gradients_copied`` copies made in steps. ``state_bytes_written`` and ``state_bytes_read``: of the
     optimizer's state, if it is on disk.
     """
@@ -39,6 +40,7 @@ class Report:
     layers_copied: int
     bytes_copied: int
     gradients_moved: int
+    gradients_beside: int
     gradients_early: int
     gradients_copied: int
     state_bytes_written: int
@@ -69,7 +71,8 @@ class Report:
         lines.append(f"planned forward: {self.plan.forward_s * 1e3:.3f} ms ({source})")
         lines.append(f"copied to {device}: {self.layers_copied} layers, {_mib(self.bytes_copied)} so far")
         lines.append(
-            f"gradients so far: {self.gradients_moved} moved to host memory in backward, "
+            f"gradients so far: {self.gradients_moved} moved to host memory in backward "
+            f"({self.gradients_beside} while it went on), "
             f"{self.gradients_early} copied there in backward, {self.gradients_copied} copied in steps"
         )
         if self.state_bytes_written:
