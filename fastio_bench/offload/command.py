@@ -245,7 +245,8 @@ def _joint(command: CommandRun, batches: tuple[int, ...], sizes: dict[str, int |
         if not found:
             return []
         over = offload_joint.ratio(found)
-        _keep(command, [Goal("step", str(size), "the better one alone", offload_joint.GOAL, over, least=False)])
+        if over is not None:
+            _keep(command, [Goal("step", str(size), "the better one alone", offload_joint.GOAL, over, least=False)])
         return [offload_joint.table(found, size)]
 
     command.run(lambda _: found.extend(offload_joint.measure(size, rounds)), show, lambda _: ())
