@@ -133,7 +133,7 @@ class SavedTensors:
                 here.operator = operator
                 if here.moves_nbytes > step.batch_nbytes:
                     returned = here.take()
-            saved, new = step.saved_tensor_of(tensor, kind, storage, nbytes, touched, here)
+            saved, new = step.saved_tensor_of(tensor, kind, storage, nbytes, touched)
             handle = Handle(self, saved, view, maker)
             reference = HandleRef(handle, self._on_release)
             reference.saved = saved

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from fastio.offload.planning.infeasible import InfeasibleBudget
-from fastio.offload.planning.vdnn import CONV, KINDS
-
-Offloading = Literal["none", "conv", "all"]
+from fastio.offload.planning.vdnn import CONV, Offloading, leaves
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ def _resident(layers: tuple[Layer, ...], offloading: Offloading) -> list[int]:
     """Return what :func:`usage` counts, without the workspaces."""
     last = last_consumers([layer.inputs for layer in layers])
     ends = [b if reader is None else reader for b, reader in enumerate(last)]
-    leaving = {b for layer in layers if layer.kind in KINDS[offloading] for b in layer.inputs}
+    leaving = {b for layer in layers if leaves(layer.kind, offloading) for b in layer.inputs}
     resident = [
         sum(layers[b].nbytes for b in range(n + 1) if b not in leaving or ends[b] >= n) for n in range(len(layers))
     ]

@@ -12,10 +12,10 @@ from statistics import mean
 
 from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.planning.schedule import Policy
-from fastio.offload.planning.vdnn import KINDS
+from fastio.offload.planning.vdnn import Offloading
 from fastio_bench.papers.capacity import iterate
 from fastio_bench.papers.offload_simulated import TITAN_X, plain, workload
-from fastio_bench.papers.vdnn_dynamic import Configuration, Offloading, dynamic, usage
+from fastio_bench.papers.vdnn_dynamic import Configuration, dynamic, usage
 from fastio_bench.papers.vgg_shapes import baseline_nbytes, input_nbytes, parameter_nbytes, vgg
 
 _ALL, _CONV, _DYN = "vdnn-all", "vdnn-conv", "vdnn-dyn"
@@ -70,7 +70,7 @@ def _by_policy(convolutions: int, batch: int) -> Iterator[Network]:
             way,
             baseline_nbytes(batch, convolutions),
             weights,
-            input_nbytes(layers, KINDS[offloading]),
+            input_nbytes(layers, offloading),
             max(resident) + weights,
             round(mean(resident)) + weights,
             slowdowns[offloading],

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fastio.offload.planning.vdnn import CONV, POOL
+from fastio.offload.planning.vdnn import CLASSIFIER, CONV, POOL
 from fastio_bench.papers.vdnn_dynamic import Layer
-from fastio_bench.papers.vgg_shapes import CLASSIFIER, GROUPS, ITEM
+from fastio_bench.papers.vgg_shapes import CLASSIFIER_WIDTHS, GROUPS, ITEM
 
-FC, JOIN = "fc", "join"
+JOIN = "join"
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class _Builder:
     def fc(self, source: int, width: int) -> int:
         channels, side = self.sizes[source]
         inward = channels * side**2
-        return self._add(FC, (source,), width, 1, 2.0 * inward * width, (inward + 1) * width)
+        return self._add(CLASSIFIER, (source,), width, 1, 2.0 * inward * width, (inward + 1) * width)
 
     def join(self, sources: Sequence[int]) -> int:
         channels = sum(self.sizes[source][0] for source in sources)
@@ -168,7 +168,7 @@ def vgg_16(batch: int) -> Shaped:
         for _ in range(count):
             now = made.conv(now, channels, 3, 1, 1)
         now = made.pool(now, 2, 2)
-    return _classified(made, now, CLASSIFIER).made("VGG-16", batch)
+    return _classified(made, now, CLASSIFIER_WIDTHS).made("VGG-16", batch)
 
 
 def six() -> list[Shaped]:

@@ -14,11 +14,11 @@ from statistics import mean
 from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.planning.overlap import ActivationProfile
 from fastio.offload.planning.schedule import Policy
-from fastio.offload.planning.vdnn import CONV
+from fastio.offload.planning.vdnn import CLASSIFIER, CONV, Offloading
 from fastio_bench.papers.capacity import Workload, iterate
 from fastio_bench.papers.offload_simulated import TITAN_X, plain
-from fastio_bench.papers.vdnn_dynamic import Configuration, Offloading, dynamic, last_consumers, usage
-from fastio_bench.papers.vdnn_shapes import FC, Shaped, six
+from fastio_bench.papers.vdnn_dynamic import Configuration, dynamic, last_consumers, usage
+from fastio_bench.papers.vdnn_shapes import Shaped, six
 from fastio_bench.papers.vgg_shapes import ITEM
 
 ALL, CONVOLUTIONS, DYNAMIC = "vdnn-all", "vdnn-conv", "vdnn-dyn"
@@ -76,8 +76,8 @@ def unused(network: Shaped) -> float:
 def features(network: Shaped) -> float:
     """The share of a network-wide allocation that is not the classifier's weights and outputs, in % (section III)."""
     weights = zip(network.layers, network.weights, strict=True)
-    parameters = sum(2 * ITEM * count for layer, count in weights if layer.kind == FC)
-    outputs = sum(network.layers[n].nbytes for n in network.kept if network.layers[n].kind == FC)
+    parameters = sum(2 * ITEM * count for layer, count in weights if layer.kind == CLASSIFIER)
+    outputs = sum(network.layers[n].nbytes for n in network.kept if network.layers[n].kind == CLASSIFIER)
     return 100 * (1 - (parameters + outputs) / network.baseline_nbytes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastio.offload.planning.infeasible import InfeasibleBudget
-from fastio.offload.planning.vdnn import KINDS
+from fastio.offload.planning.vdnn import leaves
 from fastio_bench.papers.vdnn_dynamic import (
     Algorithm,
     Configuration,
@@ -42,7 +42,7 @@ def test_prefetch_stops_at_the_nearest_convolution() -> None:
 
 def test_every_input_is_prefetched_once_and_in_time() -> None:
     kinds = [layer.kind for layer in vgg(1)]
-    out = [kind in KINDS["all"] for kind in kinds]
+    out = [leaves(kind, "all") for kind in kinds]
     back = [False] * len(kinds)
     for current in reversed(range(len(kinds))):
         assert back[current] or not out[current] or current == len(kinds) - 1
@@ -132,10 +132,10 @@ def test_dynamic_counts_fixed_bytes() -> None:
 def test_vgg_16_moves_as_many_bytes_as_in_the_paper() -> None:
     """Section V: "up to 16 GB" for batch 256. By shapes 16.9 GB, or 15.6 GiB without the images."""
     layers = vgg(256)
-    moved = input_nbytes(layers, KINDS["all"])
+    moved = input_nbytes(layers, "all")
     assert moved / GB == pytest.approx(16.9, abs=0.05)
     assert (moved - layers[0].nbytes) / GIB == pytest.approx(15.6, abs=0.05)
-    assert input_nbytes(layers, KINDS["conv"]) / GB == pytest.approx(10.6, abs=0.05)
+    assert input_nbytes(layers, "conv") / GB == pytest.approx(10.6, abs=0.05)
 
 
 def test_vgg_416_takes_as_many_bytes_as_in_the_paper() -> None:

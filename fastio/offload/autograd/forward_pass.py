@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
@@ -14,7 +14,7 @@ from fastio.memory.raw_memory import storage_bytes
 from fastio.offload.autograd.compute_times import ComputeTimes
 from fastio.offload.autograd.hooks import Kind
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
-from fastio.offload.autograd.trace import RECOMPUTED, OperatorCall, SavedRecord, Trace, dominant_kind, kind_of
+from fastio.offload.autograd.trace import RECOMPUTED, OperatorCall, SavedRecord, Trace
 from fastio.offload.autograd.version_counters import counter_of, witness_of
 from fastio.offload.autograd.views import Span, span_to_save
 from fastio.offload.planning.history import Run
@@ -23,12 +23,10 @@ from fastio.offload.planning.prefetch import Order
 from fastio.offload.planning.profile import Placement, Profile
 from fastio.offload.report import Iteration
 
-if TYPE_CHECKING:
-    from fastio.offload.autograd.thread_pass import ThreadPass
-
 # Index at the store. Counted per process, because managers may share a store.
 _indices = itertools.count()
 
+_current_node: Any = torch._C._current_autograd_node  # that backward runs in this thread; None outside of it
 _CPU = torch.device("cpu")
 _BATCH = 1 << 20  # bytes: more would begin too late, and less tells an accelerator more often
 
@@ -73,7 +71,6 @@ class ForwardPass:
         storage: torch.UntypedStorage,
         nbytes: int,
         touched: Span,
-        here: ThreadPass,
     ) -> tuple[SavedTensor, bool]:
         """Return the SavedTensor that holds the tensor's bytes, and whether it is new. The storage has ``nbytes``.
 
@@ -96,8 +93,6 @@ class ForwardPass:
         if known is not None:
             for saved in known:
                 if saved.source_nbytes == nbytes and saved.span.covers(touched):
-                    kinds, ordinal = self.trace.kinds, saved.ordinal
-                    kinds[ordinal] = dominant_kind(kinds[ordinal], kind_of(here.innermost, tensor.dtype))
                     return saved, False
         span = touched if touched.nbytes == nbytes else span_to_save(touched, nbytes, accelerator is None)
         ordinal = len(self.trace.saved)
@@ -105,7 +100,7 @@ class ForwardPass:
         saved = SavedTensor(
             self, ordinal, next(_indices), storage, nbytes, span, witness, device, accelerator, stream, key
         )
-        self._record(ordinal, span.nbytes, tensor.dtype, here)
+        self._record(ordinal, span.nbytes, tensor.dtype)
         self.saved_tensors[ordinal] = saved
         if known is None:
             self._by_bytes[key] = [saved]
@@ -113,7 +108,7 @@ class ForwardPass:
             known.append(saved)
         return saved, True
 
-    def _record(self, ordinal: int, nbytes: int, dtype: torch.dtype, here: ThreadPass) -> None:
+    def _record(self, ordinal: int, nbytes: int, dtype: torch.dtype) -> None:
         """Record a new saved tensor. In the steady state it is the one that the profile has at this place."""
         planned = self._planned
         if ordinal < len(planned):
@@ -124,7 +119,7 @@ class ForwardPass:
         if planned:
             self._planned, self.is_steady, self.batch_nbytes = (), False, 0
             self.trace.end_following()
-        self.trace.add(SavedRecord(nbytes, dtype, self._elapsed() - self._waited_s), kind_of(here.innermost, dtype))
+        self.trace.add(SavedRecord(nbytes, dtype, self._elapsed() - self._waited_s))
 
     def saved_with(self, key: tuple[int, int, int]) -> Sequence[SavedTensor]:
         """Return the saved tensors that hold bytes of this storage, version counter and version."""
@@ -280,6 +275,8 @@ class ForwardPass:
             self._times.used(ordinal, self._device)
         trace = self.trace
         trace.uses.append(ordinal)
+        if not self.is_steady and (node := _current_node()) is not None:
+            trace.record_kind(ordinal, node.name())
         if ordinal not in trace.used_s:
             since = time.perf_counter() - iteration.forward_ended_s - (self._stalled_s - run.stalled_s)
             trace.used_s[ordinal] = since if since > 0.0 else 0.0

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _WINDOW = 24 << 20  # least bytes that wait for their write, and bytes read ahead, without a budget
 
 _STATIC = ("vdnn-all", "vdnn-conv")  # they move what they move, whatever the budget
+_BY_BACKWARD = ("optimal", *_STATIC, "vdnn-dyn")  # a plan needs what backward tells of the saved tensors
 
 _REMEMBERED = 32  # profiles, of some 45 KB each; the least recently used are forgotten
 
@@ -65,7 +66,7 @@ class Planner:
         self.least: int | None = None  # bytes: smaller activations on an accelerator stay; None: not known yet
         # Of all threads, and those whose graphs live on. No WeakSet: an interrupt in its callbacks would be lost.
         self._passes: list[ref[ForwardPass]] = []
-        self._warned = False
+        self._warned = self._warned_of_nothing = False
         self._least_window = _WINDOW  # without a budget
         # Whether the bytes in transfer are limited to those that are of use, not to a part of the budget.
         self._keeps_window = budget is None and policy in UNPLANNED
@@ -244,14 +245,17 @@ class Planner:
             )
 
     def _is_untried(self, profile: Profile) -> bool:
-        """Whether no backward has tried yet what can be recomputed: the pass is profiled again."""
-        return self.policy == "optimal" and not profile.planned and not profile.trace.uses
+        """Whether no backward has told yet what can be recomputed, or which operators saved what: profile it again."""
+        return self.policy in _BY_BACKWARD and not profile.planned and not profile.trace.uses
 
     def _warn_of_nothing(self) -> None:
-        layers = "convolution" if self.policy == "vdnn-conv" else "convolution and pooling"
+        if self._warned_of_nothing:
+            return
+        self._warned_of_nothing = True
+        inputs = "the inputs of convolutions" if self.policy == "vdnn-conv" else "feature maps"
         warnings.warn(
-            f"policy {self.policy!r} moves what {layers} modules save, and this forward pass has none: nothing is "
-            f"moved. Use policy 'flashneuron' or 'all'",
+            f"policy {self.policy!r} moves {inputs}, and this forward pass saves none: nothing is moved. Use policy "
+            f"'flashneuron' or 'all'",
             UserWarning,
             stacklevel=5,  # the code around the with statement
         )
