@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fastio.offload.planning.vdnn import CLASSIFIER, CONV, POOL, Offloading, leaves
-from fastio_bench.papers.vdnn_dynamic import Layer
+from fastio.offload.planning.vdnn import CLASSIFIER, CONV, POOL
+from fastio_bench.papers.vdnn_iteration import Layer
 
 ITEM = 4  # bytes of a float32
 SIDE = 224
@@ -34,25 +34,9 @@ def vgg(batch: int, convolutions: int = 16) -> tuple[Layer, ...]:
     return tuple(layers)
 
 
-def input_nbytes(layers: tuple[Layer, ...], offloading: Offloading) -> int:
-    """Return the bytes of the inputs X that leave."""
-    return sum(layers[b].nbytes for layer in layers if leaves(layer.kind, offloading) for b in layer.inputs)
-
-
 def parameter_nbytes(convolutions: int = 16) -> int:
     """Return the bytes of weights and biases."""
     return ITEM * sum((inward * area + 1) * outward for inward, area, outward in _weights(convolutions))
-
-
-def baseline_nbytes(batch: int, convolutions: int = 16) -> int:
-    """Return the bytes of a network-wide allocation without workspaces, as figure 15 counts it.
-
-    The inputs X of convolutions and poolings, parameters and their gradients, and two gradient maps as large as the
-    largest output, which the layers share.
-    """
-    layers = vgg(batch, convolutions)
-    maps = input_nbytes(layers, "all")
-    return maps + 2 * parameter_nbytes(convolutions) + 2 * max(layer.nbytes for layer in layers)
 
 
 def _weights(convolutions: int) -> Iterator[tuple[int, int, int]]:
