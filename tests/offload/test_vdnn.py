@@ -6,6 +6,7 @@ import pytest
 
 from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.planning.layer_order import find_prefetch_layer, last_consumers
+from fastio.offload.planning.layers import BackwardLayers, Prefetching
 from fastio.offload.planning.vdnn import leaves
 from fastio_bench.papers.vdnn_algorithms import algorithms
 from fastio_bench.papers.vdnn_dynamic import dynamic
@@ -211,3 +212,36 @@ def test_what_runs_has_room() -> None:
         False,
         True,
     ]
+
+
+def recorded(*layers: tuple[str, list[int]]) -> BackwardLayers:
+    """Layers in forward order, with the saved tensors that they use, as backward tells them."""
+    found, place = BackwardLayers(), 0
+    for number, (kind, inputs) in reversed(list(enumerate(layers))):
+        for ordinal in inputs:
+            found.record(place, ordinal, kind, number)
+            place += 1
+    return found
+
+
+def test_layers_prefetch_as_the_paper_searches() -> None:
+    layers = recorded(("conv", [0]), ("pool", [1]), ("conv", [2]), ("relu", [3]), ("fc", [4]))
+    prefetching = Prefetching(layers, {0, 1, 2})
+    assert [prefetching.begin(place) for place in range(5)] == [[2], [], [1], [0], []]
+    # fc: past relu, the convolution. relu: that has come, and the search ends there. Then one layer each.
+    assert prefetching.begin(4) is None  # it has begun
+
+
+def test_input_of_a_fork_comes_back_once_with_its_last_reader() -> None:
+    layers = recorded(("relu", [0]), ("conv", [1]), ("conv", [1]), ("add", [2]))
+    assert layers.readers() == {0: 1, 1: 2, 2: 1}
+    prefetching = Prefetching(layers, {0, 1})
+    assert [prefetching.begin(place) for place in range(4)] == [[1], [], [0], []]
+
+
+def test_second_backward_leaves_the_counts() -> None:
+    layers = recorded(("conv", [0]), ("conv", [1]))
+    layers.record(2, 1, "conv", 1)
+    layers.record(3, 0, "conv", 0)
+    assert layers.readers() == {0: 1, 1: 1}
+    assert layers.of_use == {0: 0, 1: 1, 2: 0, 3: 1}

@@ -18,9 +18,10 @@ from fastio.offload.autograd.trace import RECOMPUTED, OperatorCall, SavedRecord,
 from fastio.offload.autograd.version_counters import counter_of, witness_of
 from fastio.offload.autograd.views import Span, span_to_save
 from fastio.offload.planning.history import Run
+from fastio.offload.planning.layers import Prefetching
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.prefetch import Order
-from fastio.offload.planning.profile import Placement, Profile
+from fastio.offload.planning.profile import BY_LAYER, Placement, Profile
 from fastio.offload.report import Iteration
 
 # Index at the store. Counted per process, because managers may share a store.
@@ -43,6 +44,7 @@ class ForwardPass:
         self.saved_tensors: dict[int, SavedTensor] = {}
         self.kept_nbytes = 0  # of saved tensors that the plan keeps in memory
         self.order: Order | None = None
+        self.prefetching: Prefetching | None = None  # if the policy brings tensors back layer by layer
         self._planner = planner
         self._profile: Profile | None = None
         self._diverged = False  # from the profile: everything else moves out, whatever the plan says
@@ -161,7 +163,9 @@ class ForwardPass:
                 self._times = ComputeTimes()
             elif profile is not None and profile.placements:
                 self._planned, self.is_steady = profile.trace.saved, not waits
-                if self.is_steady and self._is_accelerated:
+                if self._planner.policy in BY_LAYER:
+                    self.prefetching = Prefetching(profile.trace.layers, profile.selected)
+                elif self.is_steady and self._is_accelerated:
                     self.batch_nbytes = self._batch_for(profile.trace)
                 self.trace.follow(profile.trace)
         elif profile is not None and not self._diverged:
@@ -187,6 +191,11 @@ class ForwardPass:
                 return Placement(True, waits, placement.encodes)
             self.keep(saved, True)
         return placement
+
+    def is_read(self, saved: SavedTensor) -> Placement | None:
+        """Another operator saved these bytes: return how they move, if it is the last one."""
+        saved.readers -= 1
+        return self._profile.placements[saved.ordinal] if saved.readers == 0 and self._profile is not None else None
 
     def _batch_for(self, trace: Trace) -> int:
         """Return the bytes to transfer at once; 0 if that is less than two activations, as they are on average."""
@@ -276,7 +285,7 @@ class ForwardPass:
         trace = self.trace
         trace.uses.append(ordinal)
         if not self.is_steady and (node := _current_node()) is not None:
-            trace.record_kind(ordinal, node.name())
+            trace.record_operator(ordinal, node.name(), node._sequence_nr())
         if ordinal not in trace.used_s:
             since = time.perf_counter() - iteration.forward_ended_s - (self._stalled_s - run.stalled_s)
             trace.used_s[ordinal] = since if since > 0.0 else 0.0

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fastio.offload.planning.layers import BackwardLayers
 from fastio.offload.planning.overlap import ActivationProfile
 from fastio.offload.planning.step import RecomputeOption
 
@@ -62,6 +63,7 @@ class Trace:
     working_set: int = 0  # most bytes that one operator saved
     recomputable: dict[int, RecomputeOption] = field(default_factory=dict)  # those that gave the same bits
     makers: dict[int, Maker] = field(default_factory=dict)  # if operators were recorded
+    layers: BackwardLayers = field(default_factory=BackwardLayers)
 
     def add(self, saved: SavedRecord) -> None:
         """Add a saved tensor, which has not moved."""
@@ -72,12 +74,14 @@ class Trace:
         self.ratio.append(1.0)
         self.tiers.append("")
 
-    def record_kind(self, ordinal: int, operator: str) -> None:
-        """Record that a node of autograd, which is named ``operator``, uses a saved tensor in backward.
+    def record_operator(self, ordinal: int, operator: str, number: int) -> None:
+        """Record that a node of autograd uses a saved tensor in backward: the one named ``operator``, by its number.
 
         Of several operators that saved the same bytes, a convolution decides, then a pooling, then the one used first.
         """
-        kinds = self.kinds[ordinal], kind_of(operator, self.saved[ordinal].dtype)
+        kind = kind_of(operator, self.saved[ordinal].dtype)
+        self.layers.record(len(self.uses) - 1, ordinal, kind, number)
+        kinds = self.kinds[ordinal], kind
         self.kinds[ordinal] = next((kind for kind in ("conv", "pool", *kinds) if kind and kind in kinds), "")
 
     def follow(self, other: Trace) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from fastio.errors import kind_of
 from fastio.offload.autograd.trace import SavedRecord, Trace
-from fastio.offload.planning.profile import UNPLANNED, Profile, Settings
+from fastio.offload.planning.profile import BY_LAYER, UNPLANNED, Profile, Settings
 from fastio.offload.planning.schedule import POLICIES, Policy, policy_name
 from fastio.offload.planning.tiering import least_worth_moving
 from fastio.sizes import format_size
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _WINDOW = 24 << 20  # least bytes that wait for their write, and bytes read ahead, without a budget
 
 _STATIC = ("vdnn-all", "vdnn-conv")  # they move what they move, whatever the budget
-_BY_BACKWARD = ("optimal", *_STATIC, "vdnn-dyn")  # a plan needs what backward tells of the saved tensors
+_BY_BACKWARD = ("optimal", *BY_LAYER)  # a plan needs what backward tells of the saved tensors
 
 _REMEMBERED = 32  # profiles, of some 45 KB each; the least recently used are forgotten
 

@@ -18,6 +18,7 @@ from fastio.offload.planning.tiering import host_room, not_worth_moving, soonest
 from fastio.offload.planning.timeline import Timeline
 
 UNPLANNED = ("all", "fastensor")  # policies that need no profile
+BY_LAYER = ("vdnn-all", "vdnn-conv", "vdnn-dyn")  # policies that move, wait and prefetch layer by layer
 _CHANGED = 8  # tensors go to another tier if the room for them on the host changed by more than an eighth
 _BY_NEED = ("flashneuron", "optimal")  # without a budget, they select as if nothing could stay
 
@@ -43,12 +44,17 @@ class Settings:
 
 
 class Placement(NamedTuple):
-    """Where a saved tensor goes: whether it moves, waits for that and is encoded. ``tier``: "" for any with room."""
+    """Where a saved tensor goes: whether it moves, waits for that and is encoded. ``tier``: "" for any with room.
+
+    ``readers``: it moves when so many operators have saved it, and what follows the last one waits for that (vDNN); 0:
+    it moves at once, and nothing waits.
+    """
 
     moves: bool
     waits: bool = False
     encodes: bool = False
     tier: str = ""
+    readers: int = 0
 
 
 @dataclass
@@ -216,8 +222,9 @@ class Profile:
         self.hosted = soonest(self.trace.stored(), leaving, self._host_room)
         waits = settings.policy == "fastensor"
         selected, hosted = frozenset(self.selected), frozenset(self.hosted)
+        readers = self.trace.layers.readers() if settings.policy in BY_LAYER else {}
         self.placements = [
-            Placement(i in selected, waits, ratio > 1, HOST if i in hosted else DISK)
+            Placement(i in selected, waits, ratio > 1, HOST if i in hosted else DISK, readers.get(i, 0))
             if i not in self.recomputed
             else Placement(False, tier=RECOMPUTED)
             for i, ratio in enumerate(self.trace.ratio)

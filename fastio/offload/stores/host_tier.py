@@ -58,7 +58,9 @@ class HostTier(Tier):
             saved.tier = self
             assert saved.block is not None, "it was reserved"
             saved.sent = saved.address
-            saved.copied = copies.out_in_batch(saved.sent, saved.block, saved.stored_nbytes, saved.stream, saved.batch)
+            saved.copied = copies.out_in_batch(
+                saved.sent, saved.block, saved.stored_nbytes, saved.stream, saved.batch, saved.computed
+            )
             if waits and saved.copied is not None:
                 copies.wait(saved.copied.set())
         except STORE_ERRORS as error:
