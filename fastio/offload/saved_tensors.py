@@ -132,7 +132,8 @@ class SavedTensors:
             if self._released:
                 self._reap_locked()
             returned: Sequence[PendingMove] = ()
-            if operator != here.operator:  # those before have returned
+            begins = operator != here.operator
+            if begins:  # those before have returned
                 here.operator = operator
                 if here.moves_nbytes > step.batch_nbytes:
                     returned = here.take()
@@ -163,6 +164,8 @@ class SavedTensors:
                 here.add((saved, view, placement))
             if returned:
                 self._move_all_out(step, returned, step.batch_nbytes)
+            if begins and step.algorithms is not None:
+                step.algorithms.saved(saved.ordinal)
         if self._released:
             self._reap()
         return handle

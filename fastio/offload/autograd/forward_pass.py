@@ -12,6 +12,7 @@ import torch
 from fastio import devices
 from fastio.memory.raw_memory import storage_bytes
 from fastio.offload.autograd.compute_times import ComputeTimes
+from fastio.offload.autograd.convolution_algorithms import ConvolutionAlgorithms
 from fastio.offload.autograd.hooks import Kind
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.autograd.trace import RECOMPUTED, OperatorCall, SavedRecord, Trace
@@ -45,6 +46,7 @@ class ForwardPass:
         self.kept_nbytes = 0  # of saved tensors that the plan keeps in memory
         self.order: Order | None = None
         self.prefetching: Prefetching | None = None  # if the policy brings tensors back layer by layer
+        self.algorithms: ConvolutionAlgorithms | None = None  # if the policy chooses those of convolutions
         self._planner = planner
         self._profile: Profile | None = None
         self._diverged = False  # from the profile: everything else moves out, whatever the plan says
@@ -164,7 +166,7 @@ class ForwardPass:
             elif profile is not None and profile.placements:
                 self._planned, self.is_steady = profile.trace.saved, not waits
                 if self._planner.policy in BY_LAYER:
-                    self.prefetching = Prefetching(profile.trace.layers, profile.selected)
+                    self._follow_layers(profile)
                 elif self.is_steady and self._is_accelerated:
                     self.batch_nbytes = self._batch_for(profile.trace)
                 self.trace.follow(profile.trace)
@@ -191,6 +193,14 @@ class ForwardPass:
                 return Placement(True, waits, placement.encodes)
             self.keep(saved, True)
         return placement
+
+    def _follow_layers(self, profile: Profile) -> None:
+        layers = profile.trace.layers
+        self.prefetching = Prefetching(layers, profile.selected)
+        if profile.trials is not None and self._is_accelerated:
+            sizes = [saved.nbytes for saved in profile.trace.saved]
+            accelerator = devices.of(self._device)
+            self.algorithms = ConvolutionAlgorithms(profile.trials, layers, accelerator, self._device, sizes)
 
     def is_read(self, saved: SavedTensor) -> Placement | None:
         """Another operator saved these bytes: return how they move, if it is the last one."""
@@ -250,11 +260,18 @@ class ForwardPass:
             self.follow_order()
         if self._planned:
             self.trace.end_following()
+        if self.algorithms is not None:
+            self.algorithms.end()
         if not self.refused:  # failed transfers have no useful times
             self._profile = self._planner.record(self.trace, self._profile, self._diverged, self._is_accelerated)
             self._set_times()
         self._forward_done = True
         self._end()
+
+    def abandon(self) -> None:
+        """End a forward pass that raised an exception."""
+        if self.algorithms is not None:
+            self.algorithms.release()
 
     def follow_order(self) -> None:
         """Expect backward to use the recorded order, or the reverse order if none is recorded."""
@@ -294,7 +311,10 @@ class ForwardPass:
             self.follow_order()
             order = self.order
         assert order is not None, "follow sets it"
-        return order.used(ordinal)
+        expected = order.used(ordinal)
+        if self.algorithms is not None and expected:
+            self.algorithms.used(order.position - 1)
+        return expected
 
     def record_served(self) -> None:
         """Record that backward has the saved tensor it needed."""
@@ -310,6 +330,8 @@ class ForwardPass:
         if same is not None and (len(same) > 1 or same[0] is not saved):
             self._by_bytes[saved.key] = [one for one in same if one is not saved]
         if not self.saved_tensors:
+            if self.algorithms is not None:
+                self.algorithms.end()
             self._end()
 
     def _set_times(self) -> None:
@@ -356,3 +378,5 @@ class ForwardPass:
             run.forward_s = self._profile.trace.forward_s
             run.backward_s = max(self._profile.trace.used_s.values(), default=0.0)
         self._profile.history.add(run)
+        if self._profile.trials is not None and self._planned:
+            self._profile.trials.ended = True

@@ -15,6 +15,7 @@ from fastio.offload.autograd.trace import SavedRecord, Trace
 from fastio.offload.planning.profile import BY_LAYER, UNPLANNED, Profile, Settings
 from fastio.offload.planning.schedule import POLICIES, Policy, policy_name
 from fastio.offload.planning.tiering import least_worth_moving
+from fastio.offload.planning.trials import Trials
 from fastio.sizes import format_size
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Planner:
         self._memory = memory
         self.profiling_waited_s = 0.0  # seconds that profiled passes waited for transfers
         self.tightened = 0  # times that memory ran out and a budget was halved
+        self.retried = 0  # times that memory ran out and another pass of "vdnn-dyn" is tried
         self._current: Profile | None = None  # that the latest pass follows
         self._measured: Profile | None = None  # whose peak is being measured
         self._profiles: OrderedDict[Key, Profile | None] = OrderedDict()  # least recently used first; None: warmed up
@@ -123,9 +125,15 @@ class Planner:
         try:
             if self._memory is not None:
                 self._look_at(self._memory)
+            self._answer_trials()
             self._plan()
         finally:
             self._set_limits()
+
+    def _answer_trials(self) -> None:
+        for profile in self._profiles.values():
+            if profile is not None and profile.trials is not None and profile.trials.answer():
+                profile.planned = False
 
     def _plan(self) -> None:
         for profile in self._profiles.values():
@@ -174,6 +182,11 @@ class Planner:
 
     def _halve(self) -> bool:
         profile, budget = self._current, self.budget
+        if profile is not None and profile.trials is not None and profile.timed and profile.placements:
+            profile.planned = False
+            again = profile.trials.failed()
+            self.retried += again
+            return again
         if profile is None or not profile.timed or not budget:
             return False
         self.tightened += 1
@@ -183,8 +196,10 @@ class Planner:
         return True
 
     def advice(self) -> str:
-        """Return what to do if memory runs out, though the budget was made smaller: its size, and a cure."""
+        """Return how a step ran again if memory runs out in it, and a cure."""
         profile, budget = self._current, self.budget
+        if profile is not None and profile.trials is not None:
+            return "by each of vDNN's passes, down to the one with the least memory: use a smaller batch"
         tried = "" if budget is None else f" ({format_size(budget)})"
         if profile is None or budget is None or budget // 2 < profile.trace.working_set:
             cure = "little of it is saved tensors; use a smaller batch"
@@ -192,7 +207,7 @@ class Planner:
             cure = "saved tensors may still have that much of it; give budget=, and less than that"
         else:
             cure = "saved tensors may still have that much of it; give Offload a smaller budget=, or none"
-        return f"{tried}, and memory ran out again: {cure}"
+        return f"twice, the second time with a smaller budget{tried}, and memory ran out again: {cure}"
 
     def answer_out_of_memory(self) -> None:
         """Memory ran out, and that was answered: the next pass does not ask what to do about it."""
@@ -216,6 +231,7 @@ class Planner:
             first = next((saved for saved in trace.saved if saved.nbytes >= least), first)  # of the passes to come
         key = (first.nbytes, first.dtype)
         made = Profile(trace, timed=not accelerated or self.policy == "fastensor")
+        made.trials = Trials() if self._tries else None
         if profile is None:
             warmed_up = not accelerated or key in self._profiles
             return self._remember(key, trace, made if warmed_up else None)
@@ -281,9 +297,14 @@ class Planner:
     def _fits(self) -> bool:
         """Whether budgets are chosen to fit the device. On the CPU, policies without a plan take little memory."""
         memory = self._memory
-        if self._settings.budget is not None or memory is None:
+        if self._settings.budget is not None or memory is None or self._tries:
             return False
         return memory.is_accelerated or self.policy not in UNPLANNED
+
+    @property
+    def _tries(self) -> bool:
+        """Whether passes are tried until one does not run out of memory."""
+        return self.policy == "vdnn-dyn" and self._settings.budget is None
 
     @property
     def _measures(self) -> bool:
