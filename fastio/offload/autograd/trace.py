@@ -64,6 +64,7 @@ class Trace:
     recomputable: dict[int, RecomputeOption] = field(default_factory=dict)  # those that gave the same bits
     makers: dict[int, Maker] = field(default_factory=dict)  # if operators were recorded
     layers: BackwardLayers = field(default_factory=BackwardLayers)
+    resized: frozenset[int] = frozenset()  # those whose storage the program resized before the forward pass ended
 
     def add(self, saved: SavedRecord) -> None:
         """Add a saved tensor, which has not moved."""
