@@ -58,7 +58,7 @@ class ModuleHooks:
         """Bytes of the tensors of all threads whose operators have not been seen to return."""
         nbytes = 0
         for one in tuple(self._passes.values()):
-            nbytes += one.moves_nbytes
+            nbytes += one.moves_nbytes + one.packing_nbytes
         return nbytes
 
     def install(self, owner: Offload, here: ThreadPass) -> None:
