@@ -50,11 +50,6 @@ class ThreadPass:
         self.pack: Any = None  # the pack hook, which only this thread has
         self.unpack: Any = operator.methodcaller("unpack")  # the unpack hook
 
-    @property
-    def innermost(self) -> str:
-        """The class name of the innermost running module; "" outside of modules."""
-        return self.modules[-1] if self.modules else ""
-
     def take(self) -> list[PendingMove]:
         """Return and remove the moves. The operators that saved these tensors have returned."""
         moves, self.moves, self.moves_nbytes = self.moves, [], 0

@@ -87,13 +87,15 @@ class HostTier(Tier):
             copies = self._copies.get(saved.device) or self._copies_of(saved)
             if not self._reserve(saved):
                 return False
+            saved.sent = saved.address  # first: after an interrupt, what has a tier knows it
             saved.tier = self
             assert saved.block is not None, "it was reserved"
-            saved.sent = saved.address
             if self._timed is None and saved.stored_nbytes >= self._least_timed and isinstance(copies, DeviceCopies):
                 self._timed, self._least_timed = (saved.step, copies), saved.stored_nbytes
                 copies.times_next = True
-            saved.copied = copies.out_in_batch(saved.sent, saved.block, saved.stored_nbytes, saved.stream, saved.batch)
+            saved.copied = copies.out_in_batch(
+                saved.sent, saved.block, saved.stored_nbytes, saved.stream, saved.batch, saved.computed
+            )
             if waits and saved.copied is not None:
                 copies.wait(saved.copied.set())
         except STORE_ERRORS as error:
