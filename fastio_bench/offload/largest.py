@@ -46,7 +46,18 @@ class Largest:
 def measure(
     device: torch.device, folder: Path, names: tuple[str, ...], tell: Callable[[str], None]
 ) -> Iterator[Largest]:
-    """Search for each network: the batch, and for Fastensor's that have one, the depth."""
+    """Search for each network: the batch, and of some the depth. Kernels have one thread: they are small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield from _measure(device, folder, names, tell)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measure(
+    device: torch.device, folder: Path, names: tuple[str, ...], tell: Callable[[str], None]
+) -> Iterator[Largest]:
     for name in names:
         network = NETWORKS[name]
         training = LimitedTraining(device, folder, network)

@@ -14,7 +14,7 @@ from fastio_bench.offload import device_ways, largest
 from fastio_bench.workloads import paper_networks
 from fastio_bench.workloads.paper_networks import BERT
 
-LIMIT = 4 << 20
+LIMIT = 4 << 20  # bytes
 
 
 @pytest.mark.parametrize("name", largest.NETWORKS)
@@ -36,7 +36,7 @@ def test_stages_keep_their_proportions(blocks: int) -> None:
 
 @pytest.mark.simulated
 def test_offload_trains_more_in_the_same_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(largest, "NETWORKS", {"BERT": replace(BERT, memory=LIMIT)})
+    monkeypatch.setattr(largest, "NETWORKS", {"BERT": replace(BERT, depth=6, memory=LIMIT)})
     monkeypatch.setattr(largest, "_BEGIN", {largest.BATCH: 4})
     device = device_ways.ready("simulated")
     before = torch.get_device_module(device).mem_get_info(device)[1]
