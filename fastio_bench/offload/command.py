@@ -253,7 +253,8 @@ def _largest(command: CommandRun, device: str | None) -> None:
 
     def show() -> list[ResultTable]:
         command.report.findings["largest"] = [asdict(one) for one in found]
-        return [offload_largest.table(found)] if found else []
+        command.report.tables += [offload_largest.table(found)] if found else []
+        return []
 
     command.run(work, show, lambda _: ())
 
