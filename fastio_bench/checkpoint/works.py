@@ -8,11 +8,12 @@ BLOCKED, DURABLE = "training blocked by an asynchronous save", "durable save"
 RANKS_SAVE, RANKS_LOAD = "durable save, 2 ranks", "cold load, 2 ranks"
 RESTORE = "cold restore into a live model"
 INCREMENTAL = "durable save, a tenth changed"
-WORKS = (BLOCKED, DURABLE, RANKS_SAVE, RANKS_LOAD, RESTORE, INCREMENTAL)
+ROWS, COLUMNS = "consolidation of 4 ranks' rows", "consolidation of 4 ranks' columns"
+WORKS = (BLOCKED, DURABLE, RANKS_SAVE, RANKS_LOAD, RESTORE, INCREMENTAL, ROWS, COLUMNS)
 
 FASTIO, TORCH, MAPPED = "fastio", "torch", "torch, mapped"
 BUDGETED = "fastio, an eighth of the memory"
-DCP, DCP_CACHED = "DCP", "DCP, cached staging"
+DCP, DCP_CACHED, DCP_SYNCED = "DCP", "DCP, cached staging", "DCP, synced"
 COPY, FULL = "plain copy", "fastio, full"
 SAVERS = (TORCH, FASTIO, DCP, DCP_CACHED, BUDGETED)
 RESTORERS = (TORCH, MAPPED, FASTIO)
@@ -24,6 +25,8 @@ BASELINES = {
     RANKS_LOAD: DCP,
     RESTORE: TORCH,
     INCREMENTAL: FULL,
+    ROWS: DCP,
+    COLUMNS: DCP,
 }
 
 OF_FASTIO, OF_TORCH = "of-fastio", "of-torch.pt"  # names of the files to restore
