@@ -142,12 +142,7 @@ class FileLoad:
         )  # fmt: skip
         for request, extent, value in zip(requests, extents, values, strict=True):
             if extent.checksum and value != request.stored.crc:
-                problem = (
-                    f"its {exact_size(extent.nbytes)} at offset {extent.offset} have the CRC-32 {value:08x}, expected "
-                    f"{request.stored.crc:08x}: the file was damaged after it was written; load another checkpoint, or "
-                    "restore the file from a copy (Reader(verify=False) loads it as it is)"
-                )
-                raise CorruptFileError(self._path, request.stored.name, problem)
+                raise mismatch(self._path, request.stored, value)
 
     def _extent(self, stored: Stored, target: torch.Tensor) -> Extent:
         storage = target.untyped_storage()
@@ -229,6 +224,16 @@ class FileLoad:
             if isinstance(error, pickle.UnpicklingError) and _NOT_ALLOWED in str(error):
                 raise  # torch's message says how to allow the class
             raise CorruptFileError(self._path, stored.name, f"it makes no tensor: {shortened(error)}") from error
+
+
+def mismatch(path: str, stored: Stored, value: int) -> CorruptFileError:
+    """The error for an item whose bytes have another CRC-32, ``value``, than is stored."""
+    problem = (
+        f"its {exact_size(stored.nbytes)} at offset {stored.offset} have the CRC-32 {value:08x}, expected "
+        f"{stored.crc:08x}: the file was damaged after it was written; load another checkpoint, or "
+        "restore the file from a copy (Reader(verify=False) loads it as it is)"
+    )
+    return CorruptFileError(path, stored.name, problem)
 
 
 def _overlapping(targets: Sequence[torch.Tensor]) -> set[int]:

@@ -44,7 +44,7 @@ def told_of_folder(path: str) -> str:
         return f"a checkpoint of {DCP}: convert it by fastio.convert"
     if kind == STEPS:
         return (
-            f"{STEPS}: name the file of a step, as step-…/state.pt (Checkpointer.verify(step) compares a whole one); "
-            "`fastio inspect` lists the steps"
+            f"{STEPS}: name the file of a step, as step-…/state.pt; `fastio inspect` lists the steps, and "
+            "`fastio verify` compares them"
         )
     return ""
