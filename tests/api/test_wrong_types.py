@@ -62,7 +62,8 @@ TAKEN = {
     "progress": "none bool function",
     "target": "text bytes number",
     "tensor": "tensor",
-    **dict.fromkeys(("verify", "strict", "atomic"), "bool"),
+    "fqn_to_index_mapping": "none dict",
+    **dict.fromkeys(("verify", "strict", "atomic", "save_distributed", "enable_consolidation"), "bool"),
 }
 FLAGS = {
     *("durable", "clone", "checksums", "hashes", "weights_only", "mmap", "learn"),
@@ -123,7 +124,9 @@ def cases(folder: Path) -> dict[str, Case]:
         "Reader": Case(distributed.Reader, {"path": folder / "dcp"}),
         "HuggingFaceWriter": Case(distributed.HuggingFaceWriter, {"path": folder / "hf"}),
         "HuggingFaceReader": Case(distributed.HuggingFaceReader, {"path": folder / "hf"}),
-        "consolidate": Case(distributed.consolidate, {"folder": folder, "destination": new}),
+        "consolidate": Case(
+            distributed.consolidate, {"folder": folder, "destination": folder / "whole"}, {"force": "bool"}
+        ),
         "share_dictionaries": Case(distributed.share_dictionaries, {"folder": folder}, {"group": "any"}),
         "WRDic": Case(dicts.WRDic, {}),
         "Dictionary": Case(dicts.Dictionary, {}),
