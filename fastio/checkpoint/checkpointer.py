@@ -15,8 +15,10 @@ from fastio.checkpoint.folder.step_folders import steps_in
 from fastio.checkpoint.restoring.reading import Restored
 from fastio.checkpoint.restoring.step_reader import StepReader, Wanted
 from fastio.checkpoint.save_handle import SaveHandle
-from fastio.checkpoint.saving.saver import Saver, SaveSettings, WhenBusy
+from fastio.checkpoint.saving.save_settings import SaveSettings, WhenBusy, Writer
+from fastio.checkpoint.saving.saver import Saver
 from fastio.devices.argument import present_device
+from fastio.dicts.dictionary import Dictionary
 from fastio.engine.tool_selection import check
 from fastio.errors import CheckpointError, kind_of, quoted
 from fastio.files.open_file import path_of
@@ -59,6 +61,11 @@ class Checkpointer:
             ``wait`` before the last save, or it may be skipped. ``"queue"`` copies the state and returns; the step is
             written after the one before. Each copy takes memory: as many wait as fit into ``memory_budget``, without
             one a single step; then ``save`` waits. ValueError beside ``incremental``.
+        writer: ``"thread"``, or ``"process"``: a process that is started now, copies lie in memory shared with it, and
+            what ``save`` copied is written and visible a little later though this process is killed. A Checkpointer
+            that is made meanwhile waits for it. It is nice (10), so that training goes first, and takes 250 MB for
+            torch. A state larger than ``memory_budget`` is written by a thread. ValueError beside
+            ``asynchronous=False``, or a ``policy`` that is a Dictionary.
         read_back: read each step from the disk again and compare all of it before it becomes visible. Otherwise its
             directory is compared. A restore checks every byte in any case.
         policy: chooses the tool, as for :func:`fastio.save`.
@@ -83,6 +90,7 @@ class Checkpointer:
         *,
         incremental: bool = False,
         when_busy: WhenBusy = "wait",
+        writer: Writer = "thread",
         read_back: bool = False,
         policy: Policy = "auto",
         progress: Progress = None,
@@ -96,11 +104,19 @@ class Checkpointer:
             raise ValueError(
                 "when_busy='queue': incremental=True compares with one copy, a queue has several: choose one"
             )
+        if writer not in get_args(Writer):
+            raise ValueError(f"writer={writer!r}: expected 'thread' or 'process'")
+        if writer == "process" and not asynchronous:
+            raise ValueError("writer='process': asynchronous=False writes at once, in this process: choose one")
+        if writer == "process" and isinstance(policy, Dictionary):
+            raise ValueError(
+                "writer='process': it cannot share policy=<Dictionary>; name a tool, or a dictionary's path"
+            )
         check_progress(progress)
         if read_only:
             _check_reader(
                 keep=keep, keep_every=keep_every, asynchronous=asynchronous, memory_budget=memory_budget,
-                incremental=incremental, when_busy=when_busy, read_back=read_back,
+                incremental=incremental, when_busy=when_busy, writer=writer, read_back=read_back,
             )  # fmt: skip
         for op in (LOAD,) if read_only else (SAVE, LOAD):
             check(policy, op)
@@ -114,7 +130,7 @@ class Checkpointer:
             self._saver = Saver(
                 self._steps,
                 SaveSettings(
-                    keep, keep_every, asynchronous, budget, incremental, when_busy, read_back, policy, progress
+                    keep, keep_every, asynchronous, budget, incremental, when_busy, writer, read_back, policy, progress
                 ),
             )
             at_exit.close_at_exit(self)

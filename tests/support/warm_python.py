@@ -7,6 +7,7 @@ act when a process starts need a forking process of their own, which has them to
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import importlib
 import json
@@ -64,9 +65,10 @@ class WarmPopen(subprocess.Popen):
         read, _, _, write, _, write_errors = pipes
         environment = dict(os.environ if env is None else env)
         standard = [own if own != -1 else number for number, own in enumerate((read, write, write_errors))]
-        request = {"code": args[2:], "environment": environment, "folder": str(cwd or os.getcwd())}
+        numbers = [0, 1, 2, *pass_fds]
+        request = {"code": args[2:], "environment": environment, "folder": str(cwd or os.getcwd()), "numbers": numbers}
         self._forking = _forking(environment)
-        self.pid = self._forking.ask(request, standard)
+        self.pid = self._forking.ask(request, [*standard, *pass_fds])
         self._ended = os.pidfd_open(self.pid)
         self._child_created = True
         self._close_pipe_fds(*pipes)
@@ -197,7 +199,7 @@ def serve(fd: int) -> None:
     gc.freeze()
     with socket.socket(fileno=fd) as own:
         while True:
-            said, descriptors, *_ = socket.recv_fds(own, 64, 4)
+            said, descriptors, *_ = socket.recv_fds(own, 64, 16)
             if not said:
                 os._exit(0)
             with open(descriptors.pop(0), "rb") as file:
@@ -227,7 +229,11 @@ def _become(request: dict[str, Any], descriptors: list[int], leads: int) -> None
     status: Any = 1
     try:
         os.setsid()
-        for number, descriptor in enumerate(descriptors):
+        moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 200) for descriptor in [leads, *descriptors]]
+        for descriptor in [leads, *descriptors]:
+            os.close(descriptor)
+        leads = moved.pop(0)
+        for number, descriptor in zip(request["numbers"], moved, strict=True):
             os.dup2(descriptor, number)
             os.close(descriptor)
         os.close(leads)
