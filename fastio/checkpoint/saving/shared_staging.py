@@ -22,6 +22,7 @@ class SharedStaging:
         self.nbytes = nbytes
         self.fd = _memory_file(nbytes)
         self._closing = weakref.finalize(self, os.close, self.fd)
+        self._closing.atexit = False
         self._mapping = map_file(self.fd, nbytes)
         self._mapping.madvise(mmap.MADV_DONTFORK)
         self.address = address_of(self._mapping)

@@ -150,7 +150,7 @@ class StepWrites:
                 pass  # it ended just now
         _log.warning("%s: the writer process has ended; another one is started", self._steps.path)
         if before is not None:
-            before.wait()  # it removes what the process left
+            before.join()  # it removes what the process left
         self._process = process = self._started()
         process.stage(task, snapshot.shared_memory)
         return process

@@ -118,11 +118,12 @@ class WriterProcess:
         return []
 
     def remove_hidden(self) -> None:
-        """Wait until the process has removed the files of those steps. Raises its error."""
+        """Wait until the process has removed the files of those steps. Raises its error; removes them if it is lost."""
         try:
             _, error = self._connection.recv()
         except _ENDS_OF_A_PIPE:
-            return  # the next step tells that it is lost; a later one removes the files
+            self._clear()
+            return
         if error is not None:
             raise error
 
