@@ -38,6 +38,7 @@ import torch
 from fastio import devices
 from fastio.errors import PayloadError, ToolUnavailableError, UnsupportedError, kind_of
 from fastio.offload.codecs import csr, exponents
+from fastio.offload.codecs.device_numbers import Steps, run
 from fastio.offload.stores import fresh_memory
 
 EXACT = ("none", "csr", "lossless", "exponents")
@@ -75,29 +76,51 @@ def is_exact(codec: Codec) -> bool:
     return codec in EXACT
 
 
+def require(codec: Codec, device: torch.device) -> None:
+    """Raise ToolUnavailableError if the codec cannot encode tensors of a device at all.
+
+    "lossless" and "exponents" can everywhere: without kernels they keep the bytes.
+    """
+    if codec.startswith("csr"):
+        try:
+            csr.require(device)
+        except ToolUnavailableError as error:
+            instead = "fp16" if codec == "csr+fp16" else "lossless"
+            cure = f"{error.cure}, or use codec={instead!r}" if error.cure else f"use codec={instead!r}"
+            raise ToolUnavailableError(codec, f"for tensors on {device}: {error.reason}", cure) from None
+
+
 def encode(tensor: torch.Tensor, codec: Codec) -> Encoded:
     """Encode a dense tensor of any shape and dtype; see the module's table.
 
     With "none" (requested, or as the result) the payload of a contiguous tensor *is* its memory, not a copy.
 
     Raises ValueError for an unknown codec, UnsupportedError for a tensor that is not plain dense memory, and
-    ToolUnavailableError for "csr" of a CUDA tensor without CuPy ("lossless" then keeps the bytes).
+    ToolUnavailableError as :func:`require` does.
     """
+    return run(encode_in_steps(tensor, codec))
+
+
+def encode_in_steps(tensor: torch.Tensor, codec: Codec) -> Steps[Encoded]:
+    """As :func:`encode`, in steps: on a GPU the caller need not wait for the numbers that the host must know."""
     _check(codec)
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"tensor is {kind_of(tensor)}: expected a torch.Tensor")
     if tensor.layout is not torch.strided or tensor.is_quantized or not devices.usable(tensor.device):
         what = f"{tensor.layout}, {tensor.dtype}, on {tensor.device}"
         raise UnsupportedError(f"cannot encode a tensor that is {what}: only dense ones on the CPU or a GPU are")
+    require(codec, tensor.device)
     # Detached instead of in torch.no_grad: an interrupt in its Python code would leave the grad mode off.
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     used: str = codec
     rounded, valid = _round(plain, _ROUNDED[codec]) if codec in _ROUNDED else (None, None)
-    packed = csr.pack(rounded, valid=valid) if rounded is not None and codec == "csr+fp16" else None
-    if rounded is not None and (packed is not None or bool(valid)):
+    packed = None
+    if rounded is not None and codec == "csr+fp16":
+        packed = yield from csr.pack(rounded, valid=valid)
+    if rounded is not None and valid is not None and (packed is not None or (yield valid)):
         payload = _bytes(rounded) if packed is None else packed
     else:
-        used, packed = _pack(plain, codec)
+        used, packed = yield from _pack(plain, codec)
         payload = _bytes(plain) if packed is None else packed
     ratio = plain.nbytes / payload.nbytes if payload.nbytes else 1.0
     return Encoded(used, tuple(tensor.shape), tensor.dtype, tensor.device, payload.nbytes, ratio, payload)
@@ -160,14 +183,14 @@ def _as(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return fresh_memory.empty(tuple(tensor.shape), dtype, tensor.device).copy_(tensor)
 
 
-def _pack(plain: torch.Tensor, codec: str) -> tuple[str, torch.Tensor | None]:
+def _pack(plain: torch.Tensor, codec: str) -> Steps[tuple[str, torch.Tensor | None]]:
     """Return the exact codec that was used, and its payload; None for the bytes."""
     packed = None
     if codec == "csr":
-        packed = csr.pack(plain)
+        packed = yield from csr.pack(plain)
     elif codec in {"lossless", "exponents", "csr+fp16"}:
         with contextlib.suppress(ToolUnavailableError):
-            packed = csr.pack(plain, PAYING_RATIO)
+            packed = yield from csr.pack(plain, PAYING_RATIO)
     if packed is not None:
         return "csr", packed
     if codec == "exponents":
