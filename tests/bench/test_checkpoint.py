@@ -19,7 +19,7 @@ from benching import MIB, on_disk, processes
 from fastio.checkpoint import Checkpointer
 from fastio_bench.checkpoint import child as checkpoint_child
 from fastio_bench.checkpoint import runs as checkpoint_runs
-from fastio_bench.checkpoint import savers, tables
+from fastio_bench.checkpoint import savers, slowdown, tables
 from fastio_bench.checkpoint.options import checkpoint
 from fastio_bench.checkpoint.state import Shape, TrainingState, shape_of
 from fastio_bench.checkpoint.works import (
@@ -79,6 +79,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ChildError(str(error)) from error
 
     monkeypatch.setattr(checkpoint_child, "run", run)
+    monkeypatch.setattr(slowdown, "_ALONE_SECONDS", 0.01)
 
 
 def invoke(*arguments: object) -> Result:

@@ -40,7 +40,11 @@ _IMPORTED = (
     "fastio_bench.harness.fresh_process_child",
     "fastio_bench.offload.training_job",
 )
-_STARTING = ("fastio_bench.harness.children", "fastio_bench.checkpoint.child")
+_STARTING = (
+    "fastio_bench.harness.children",
+    "fastio_bench.checkpoint.child",
+    "fastio.checkpoint.writer_process.process",
+)
 _SERVE = "import sys; sys.path[:] = {path!r}; import warm_python; warm_python.serve({fd})"
 
 
