@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import inspect
-import operator
 import os
 from types import TracebackType
-from typing import Any, get_args
+from typing import Any
 
 from fastio.arguments import Device, Path, Policy, Progress, Size
 from fastio.checkpoint import at_exit
-from fastio.checkpoint.folder.manifest import LIMIT, checked_metadata
+from fastio.checkpoint.folder.manifest import checked_metadata
 from fastio.checkpoint.folder.step_folders import steps_in
 from fastio.checkpoint.restoring.reading import Restored
 from fastio.checkpoint.restoring.step_reader import StepReader, Wanted
 from fastio.checkpoint.save_handle import SaveHandle
 from fastio.checkpoint.saving.save_settings import SaveSettings, WhenBusy, Writer
 from fastio.checkpoint.saving.saver import Saver
+from fastio.checkpoint.step_argument import check_new_step, check_step
 from fastio.devices.argument import present_device
-from fastio.dicts.dictionary import Dictionary
 from fastio.engine.tool_selection import check
-from fastio.errors import CheckpointError, kind_of, quoted
+from fastio.errors import CheckpointError, quoted
 from fastio.files.open_file import path_of
 from fastio.progress import check_progress
 from fastio.sizes import check_count, parse_size
@@ -98,20 +97,11 @@ class Checkpointer:
     ) -> None:
         check_count("keep", keep, "1 or more, or None for all")
         check_count("keep_every", keep_every, "1 or more, or None")
-        if when_busy not in get_args(WhenBusy):
-            raise ValueError(f"when_busy={when_busy!r}: expected 'wait', 'skip' or 'queue'")
-        if when_busy == "queue" and incremental:
-            raise ValueError(
-                "when_busy='queue': incremental=True compares with one copy, a queue has several: choose one"
-            )
-        if writer not in get_args(Writer):
-            raise ValueError(f"writer={writer!r}: expected 'thread' or 'process'")
-        if writer == "process" and not asynchronous:
-            raise ValueError("writer='process': asynchronous=False writes at once, in this process: choose one")
-        if writer == "process" and isinstance(policy, Dictionary):
-            raise ValueError(
-                "writer='process': it cannot share policy=<Dictionary>; name a tool, or a dictionary's path"
-            )
+        settings = SaveSettings(
+            keep, keep_every, asynchronous, parse_size(memory_budget, "memory_budget"), incremental, when_busy, writer,
+            read_back, policy, progress,
+        )  # fmt: skip
+        settings.check()
         check_progress(progress)
         if read_only:
             _check_reader(
@@ -120,19 +110,13 @@ class Checkpointer:
             )  # fmt: skip
         for op in (LOAD,) if read_only else (SAVE, LOAD):
             check(policy, op)
-        budget = parse_size(memory_budget, "memory_budget")
         self._steps = steps_in(path_of("folder", folder), make=not read_only)
         self._policy = policy
         self._reader = StepReader(self._steps, policy, progress)
         self._process = os.getpid()
         self._saver: Saver | None = None
         if not read_only:
-            self._saver = Saver(
-                self._steps,
-                SaveSettings(
-                    keep, keep_every, asynchronous, budget, incremental, when_busy, writer, read_back, policy, progress
-                ),
-            )
+            self._saver = Saver(self._steps, settings)
             at_exit.close_at_exit(self)
         self._is_open = True
 
@@ -170,8 +154,7 @@ class Checkpointer:
             which has no state to restore. TypeError or ValueError for other metadata.
         """
         saver = self._require_saver()
-        if type(step) is not int or not 0 <= step < LIMIT:
-            raise ValueError(f"step={quoted(step)}: expected an integer, 0 or more and below 2**63{_as_integer(step)}")
+        check_new_step(step)
         stored_metadata = checked_metadata(metadata)
         return saver.save(step, state, stored_metadata)
 
@@ -268,7 +251,7 @@ class Checkpointer:
             a ``map_location`` that is not a device; UnsupportedError for a device that torch does not find here. What
             ``load_state_dict`` and torch.load raise.
         """
-        _check_step(step)
+        check_step(step)
         device = present_device("map_location", map_location)
         weights_only = weights_only is None or weights_only
         self.wait()
@@ -282,7 +265,7 @@ class Checkpointer:
         it. Padding between the records, and fields of the zip file that a restore does not read, are no data: a change
         in them is logged as a warning. CheckpointError if there is no such step.
         """
-        _check_step(step, "")
+        check_step(step, "")
         self.wait()
         return self._reader.check(step)
 
@@ -325,20 +308,6 @@ class Checkpointer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-def _as_integer(step: Any) -> str:
-    """The cure for an integer of NumPy, or a tensor of one."""
-    try:
-        operator.index(step)
-    except (TypeError, ValueError, RuntimeError):
-        return ""
-    return "" if isinstance(step, int) else "; use int(step)"
-
-
-def _check_step(step: Any, none: str = ", or None for the newest intact one") -> None:
-    if type(step) is not int and not (none and step is None):
-        raise TypeError(f"step={quoted(step)} is {kind_of(step)}: expected an integer{none}{_as_integer(step)}")
 
 
 def _check_reader(**given: Any) -> None:
