@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -71,6 +72,7 @@ class WarmPopen(subprocess.Popen):
         standard = [own if own != -1 else number for number, own in enumerate((read, write, write_errors))]
         numbers = [0, 1, 2, *pass_fds]
         request = {"code": args[2:], "environment": environment, "folder": str(cwd or os.getcwd()), "numbers": numbers}
+        request["blocked"] = [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]
         self._forking = _forking(environment)
         self.pid = self._forking.ask(request, [*standard, *pass_fds])
         self._ended = os.pidfd_open(self.pid)
@@ -233,6 +235,7 @@ def _become(request: dict[str, Any], descriptors: list[int], leads: int) -> None
     status: Any = 1
     try:
         os.setsid()
+        signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
         moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 200) for descriptor in [leads, *descriptors]]
         for descriptor in [leads, *descriptors]:
             os.close(descriptor)
