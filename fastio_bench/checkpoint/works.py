@@ -8,17 +8,21 @@ BLOCKED, DURABLE = "training blocked by an asynchronous save", "durable save"
 RANKS_SAVE, RANKS_LOAD = "durable save, 2 ranks", "cold load, 2 ranks"
 RESTORE = "cold restore into a live model"
 INCREMENTAL = "durable save, a tenth changed"
-WORKS = (BLOCKED, DURABLE, RANKS_SAVE, RANKS_LOAD, RESTORE, INCREMENTAL)
+SLOWED = "training step while a step is written"
+WORKS = (BLOCKED, SLOWED, DURABLE, RANKS_SAVE, RANKS_LOAD, RESTORE, INCREMENTAL)
 
 FASTIO, TORCH, MAPPED = "fastio", "torch", "torch, mapped"
+PROCESS = "fastio, by a process"
 BUDGETED = "fastio, an eighth of the memory"
 DCP, DCP_CACHED = "DCP", "DCP, cached staging"
-COPY, FULL = "plain copy", "fastio, full"
-SAVERS = (TORCH, FASTIO, DCP, DCP_CACHED, BUDGETED)
+COPY, FULL, ALONE = "plain copy", "fastio, full", "no save"
+SAVERS = (TORCH, FASTIO, PROCESS, DCP, DCP_CACHED, BUDGETED)
+SLOWING = (FASTIO, PROCESS, DCP_CACHED)
 RESTORERS = (TORCH, MAPPED, FASTIO)
 RANKS_TOOLS = (DCP, FASTIO)
 BASELINES = {
     BLOCKED: COPY,
+    SLOWED: ALONE,
     DURABLE: TORCH,
     RANKS_SAVE: DCP,
     RANKS_LOAD: DCP,
