@@ -1,0 +1,97 @@
+"""The journal: one block for each object that is made or removed, in the order in which that happened.
+
+An entry counts if its checksum is right, and if it is this volume's, of this generation, and the next in sequence. The
+first block that is none is the journal's end: it is empty, old, or was torn by a power cut. An entry is flushed before
+the next is written, so one that counts behind the end means damage.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from typing import Final, NamedTuple
+
+from fastio._native import crc32
+from fastio.errors import CorruptFileError
+from fastio.volumes.device import BLOCK, Device
+from fastio.volumes.extents import Run
+from fastio.volumes.superblock import Superblock
+
+CREATE: Final = 1
+DELETE: Final = 2
+LONGEST_NAME: Final = 1023
+"""Bytes of a name in UTF-8."""
+
+_MAGIC: Final = b"FVJE"
+# Magic, kind, the volume's uuid, generation, sequence, object, bytes, time in ns, bytes of the name, runs; then the
+# runs and the name. The block's last bytes are the CRC-32 of those before.
+_FIELDS = struct.Struct("<4sI16s5QII")
+_RUN = struct.Struct("<2Q")
+_CRC = struct.Struct("<I")
+MOST_RUNS: Final = (BLOCK - _FIELDS.size - LONGEST_NAME - _CRC.size) // _RUN.size
+
+
+class Entry(NamedTuple):
+    """An object that was made, or removed (``kind``). ``number`` is the object's, and no other's of this volume.
+
+    The object's ``nbytes`` bytes lie in ``runs``, in this order. ``time_ns`` is when its entry was written first.
+    """
+
+    kind: int
+    number: int
+    name: str
+    nbytes: int = 0
+    runs: tuple[Run, ...] = ()
+    time_ns: int = 0
+
+
+def write(device: Device, superblock: Superblock, index: int, entries: list[Entry]) -> None:
+    """Write entries as those of the journal from ``index`` on. The caller flushes."""
+    blocks = b"".join(_pack(superblock, index + number, entry) for number, entry in enumerate(entries))
+    device.write(superblock.journal_offset + index * BLOCK, blocks)
+
+
+def read(device: Device, superblock: Superblock) -> list[Entry]:
+    """All entries. CorruptFileError, which names the offset, if one that is not the last is damaged."""
+    area = device.read(superblock.journal_offset, superblock.journal_blocks * BLOCK)
+    found = [
+        _unpack(superblock, index, area[index * BLOCK : (index + 1) * BLOCK])
+        for index in range(superblock.journal_blocks)
+    ]
+    count = found.index(None) if None in found else len(found)
+    if any(entry is not None for entry in found[count:]):
+        block = area[count * BLOCK : (count + 1) * BLOCK]
+        got, (expected,) = crc32(block[: -_CRC.size]), _CRC.unpack(block[-_CRC.size :])
+        offset = superblock.journal_offset + count * BLOCK
+        problem = f"got the CRC-32 {got:08x}, expected {expected:08x}, at offset {offset}; restore it from a copy"
+        raise CorruptFileError(device.name, str(count), problem, noun="journal entry")
+    return [entry for entry in found[:count] if entry is not None]
+
+
+def new_entry(number: int, name: str, nbytes: int, runs: tuple[Run, ...]) -> Entry:
+    """The entry of an object that is made now."""
+    return Entry(CREATE, number, name, nbytes, runs, time.time_ns())
+
+
+def _pack(superblock: Superblock, index: int, entry: Entry) -> bytes:
+    name = entry.name.encode()
+    fields = _FIELDS.pack(
+        _MAGIC, entry.kind, superblock.uuid, superblock.generation, superblock.first_sequence + index, entry.number,
+        entry.nbytes, entry.time_ns, len(name), len(entry.runs),
+    )  # fmt: skip
+    runs = b"".join(_RUN.pack(*run) for run in entry.runs)
+    block = (fields + runs + name).ljust(BLOCK - _CRC.size, b"\0")
+    return block + _CRC.pack(crc32(block))
+
+
+def _unpack(superblock: Superblock, index: int, block: bytes) -> Entry | None:
+    """The entry in the block with this index of the journal; None if it does not count."""
+    magic, kind, uuid, generation, sequence, number, nbytes, time_ns, length, runs = _FIELDS.unpack_from(block)
+    here = _MAGIC, superblock.uuid, superblock.generation, superblock.first_sequence + index
+    if (magic, uuid, generation, sequence) != here:
+        return None
+    if crc32(block[: -_CRC.size]) != _CRC.unpack(block[-_CRC.size :])[0]:
+        return None
+    begin = _FIELDS.size + runs * _RUN.size
+    places = tuple(Run(*run) for run in _RUN.iter_unpack(block[_FIELDS.size : begin]))
+    return Entry(kind, number, block[begin : begin + length].decode(), nbytes, places, time_ns)
