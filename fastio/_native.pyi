@@ -149,7 +149,9 @@ class Digests:
 
 class ZipDirectory:
     """The directory of a zip file, with every number checked."""
-    def __init__(self, fd: int, size: int, careful: bool = False) -> None: ...
+    def __init__(
+        self, fd: int, size: int, careful: bool = False, read: Callable[[int, int], bytes] | None = None
+    ) -> None: ...
     def records(self, make: Callable[[str, int, int, int, int], _Made]) -> list[_Made]: ...
     def methods(self) -> list[tuple[int, bool, int]]:
         """Return (method, encrypted, inflated size) for each record, in file order."""

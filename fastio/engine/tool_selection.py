@@ -17,6 +17,7 @@ from fastio.errors import ToolUnavailableError
 from fastio.transports import registry, selection
 from fastio.transports.selection import Need
 from fastio.transports.transport import LOAD, SAVE
+from fastio.volumes.opening import folder_of
 
 _CPU = frozenset({"cpu"})
 
@@ -54,7 +55,7 @@ def plan_transfer(
         fixed, tools = _required(resolved.tool, policy, kind, file_format, kinds), (resolved.tool,)
     else:
         tools, missing = selection.able(kind, file_format, kinds, need)
-    where = (os.path.dirname(path) if folder is None else folder) or os.curdir
+    where = (folder_of(path) if folder is None else folder) or os.curdir
     if kind == SAVE:
         context = save_context(file_format, identity(*used), durable, nbytes, storages)
     else:

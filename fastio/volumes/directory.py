@@ -70,6 +70,14 @@ def read(device: Device) -> tuple[Directory, list[int]]:
     return directory, stale
 
 
+def is_current(device: Device, directory: Directory) -> bool:
+    """Whether a writer has added no entry since the directory was read."""
+    here = directory.superblock
+    if read_superblock(device)[0] != here:
+        return False
+    return directory.used == here.journal_blocks or journal.read_one(device, here, directory.used) is None
+
+
 def _check(device: Device, directory: Directory) -> None:
     """Raise CorruptFileError if entries contradict each other, whose checksums are right."""
     try:

@@ -68,6 +68,11 @@ def read(device: Device, superblock: Superblock) -> list[Entry]:
     return [entry for entry in found[:count] if entry is not None]
 
 
+def read_one(device: Device, superblock: Superblock, index: int) -> Entry | None:
+    """The entry with this index, if there is one."""
+    return _unpack(superblock, index, device.read(superblock.journal_offset + index * BLOCK, BLOCK))
+
+
 def new_entry(number: int, name: str, nbytes: int, runs: tuple[Run, ...]) -> Entry:
     """The entry of an object that is made now."""
     return Entry(CREATE, number, name, nbytes, runs, time.time_ns())

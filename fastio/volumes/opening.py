@@ -61,6 +61,14 @@ def split(path: str) -> tuple[str, str]:
     )
 
 
+def folder_of(path: str) -> str:
+    """The folder of a file, or of the file or device that a volume lies on; empty for the working folder."""
+    if not is_in_volume(path):
+        return os.path.dirname(path)
+    kind, _, place = split(path)[0].partition(":")
+    return os.path.dirname(place) if kind in ("file", "nvme") else ""
+
+
 def open(where: str, write: bool) -> Device:
     """The device of a volume, which is there. Without a prefix it is a file's or a block device's path."""
     kind, place = _kind(where)

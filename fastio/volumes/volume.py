@@ -126,7 +126,7 @@ class Volume:
 
     def refresh(self) -> None:
         """See what a writer has done since. A writer itself need not."""
-        if not self._is_writer:
+        if not self._is_writer and not directory.is_current(self.device, self._directory):
             self._directory = directory.read(self.device)[0]
 
     def write(self, name: str, data: bytes | memoryview) -> None:
