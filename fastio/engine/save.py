@@ -56,11 +56,12 @@ def execute_save(plan: SavePlan, started: float, progress: Progress | None) -> S
         return cast(SaveResult, save_in_place(plan, started, progress))
     in_volume = is_in_volume(request.path)
     if isinstance(plan, TorchSave):
-        with StagedObject(request.path) if in_volume else AtomicFile(request.path, request.follow_link) as file:
-            with free_space_named(request.path):
-                result = save_by_torch(plan, file, started, progress)
+        file = StagedObject(request.path) if in_volume else AtomicFile(request.path, request.follow_link)
+        with file, free_space_named(request.path):
+            result = save_by_torch(plan, file, started, progress)
     else:
-        with ObjectFile(request.path) if in_volume else AtomicFile(request.path, request.follow_link) as new:
+        new = ObjectFile(request.path) if in_volume else AtomicFile(request.path, request.follow_link)
+        with new:
             result, _ = execute(plan.transfer, partial(_save, plan, new, progress), started)
     return cast(SaveResult, result)
 

@@ -33,7 +33,7 @@ def plan_save(request: SaveRequest, file: Any = None) -> SavePlan:
     request = _without_defaults(request)
     in_volume = is_in_volume(request.path)
     if in_volume:
-        request = request._replace(durable=True)  # a volume has no other objects
+        request = request._replace(durable=True)  # a volume has no others
     why = in_place_reason(request.path) if file is None else "f is a file object"
     if why:  # laid out first: an object that is refused empties no file
         return InPlaceSave(request, why, None if request.file_format == PT else _lay_out(request), file)
@@ -51,11 +51,7 @@ def plan_save(request: SaveRequest, file: Any = None) -> SavePlan:
             raise ToolUnavailableError("auto", why, "move the tensors to the CPU first")
         return TorchSave(request, why)
     if in_volume and request.file_format in registry.get(transfer.tools[0]).capabilities.whole:
-        if request.file_format == PT:
-            return TorchSave(request, transfer.fixed)
-        raise ToolUnavailableError(
-            transfer.tools[0], "it writes files by itself, no objects of volumes", "name another"
-        )
+        return TorchSave(request, transfer.fixed)
     return FileSave(request, layout, transfer)
 
 

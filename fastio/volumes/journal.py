@@ -28,6 +28,7 @@ _MAGIC: Final = b"FVJE"
 _FIELDS = struct.Struct("<4sI16s5QII")
 _RUN = struct.Struct("<2Q")
 _CRC = struct.Struct("<I")
+_AT_ONCE: Final = 256  # blocks that are read at once, and at most beyond the end
 MOST_RUNS: Final = (BLOCK - _FIELDS.size - LONGEST_NAME - _CRC.size) // _RUN.size
 
 
@@ -53,19 +54,30 @@ def write(device: Device, superblock: Superblock, index: int, entries: list[Entr
 
 def read(device: Device, superblock: Superblock) -> list[Entry]:
     """All entries. CorruptFileError, which names the offset, if one that is not the last is damaged."""
-    area = device.read(superblock.journal_offset, superblock.journal_blocks * BLOCK)
-    found = [
-        _unpack(superblock, index, area[index * BLOCK : (index + 1) * BLOCK])
-        for index in range(superblock.journal_blocks)
-    ]
-    count = found.index(None) if None in found else len(found)
-    if any(entry is not None for entry in found[count:]):
-        block = area[count * BLOCK : (count + 1) * BLOCK]
-        got, (expected,) = crc32(block[: -_CRC.size]), _CRC.unpack(block[-_CRC.size :])
-        offset = superblock.journal_offset + count * BLOCK
-        problem = f"got the CRC-32 {got:08x}, expected {expected:08x}, at offset {offset}; restore it from a copy"
-        raise CorruptFileError(device.name, str(count), problem, noun="journal entry")
-    return [entry for entry in found[:count] if entry is not None]
+    entries: list[Entry] = []
+    end: int | None = None  # the first block that is no entry; more are looked at, to tell damage from the end
+    for first in range(0, superblock.journal_blocks, _AT_ONCE):
+        count = min(_AT_ONCE, superblock.journal_blocks - first)
+        blocks = device.read(superblock.journal_offset + first * BLOCK, count * BLOCK)
+        for number in range(count):
+            entry = _unpack(superblock, first + number, blocks[number * BLOCK : (number + 1) * BLOCK])
+            if entry is None:
+                end = first + number if end is None else end
+            elif end is None:
+                entries.append(entry)
+            else:
+                raise _damaged(device, superblock, end)
+        if end is not None and end <= first:
+            break
+    return entries
+
+
+def _damaged(device: Device, superblock: Superblock, index: int) -> CorruptFileError:
+    offset = superblock.journal_offset + index * BLOCK
+    block = device.read(offset, BLOCK)
+    got, (expected,) = crc32(block[: -_CRC.size]), _CRC.unpack(block[-_CRC.size :])
+    problem = f"got the CRC-32 {got:08x}, expected {expected:08x}, at offset {offset}; restore it from a copy"
+    return CorruptFileError(device.name, str(index), problem, noun="journal entry")
 
 
 def read_one(device: Device, superblock: Superblock, index: int) -> Entry | None:

@@ -22,7 +22,7 @@ _STEP = 8 << 20
 class ObjectFile:
     """A new object of a volume, which transports fill. It replaces the old one on ``commit``; else it is discarded.
 
-    It is a :class:`fastio.files.uncommitted_file.UncommittedFile`. VolumeInUseError after 60 s if there is another writer.
+    It is a :class:`fastio.files.uncommitted_file.UncommittedFile`. VolumeInUseError if another writer has it for 60 s.
     """
 
     def __init__(self, path: str) -> None:
@@ -115,6 +115,12 @@ class ObjectReader:
         """Close the view and the volume."""
         self._view.close()
         self._volume.close()
+
+
+def check_regular(path: str) -> None:
+    """As :func:`fastio.files.open_file.check_regular`; an object is looked for only when it is opened."""
+    if not opening.is_in_volume(path):
+        open_file.check_regular(path)
 
 
 @contextlib.contextmanager

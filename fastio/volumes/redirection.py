@@ -1,21 +1,22 @@
 """Requests to transports for a view, as requests for the file or block device that the volume lies on.
 
-Extents are shifted to where the object lies, and cut where its runs end. A write covers the object's blocks from the
-first to the last: between extents it writes zeros, since blocks hold what an earlier object left there. It writes no
-byte of another object.
+Extents are shifted to where the object lies, and cut where its runs end. A transport writes zeros between the first
+extent and the last where none is, so each run of blocks is a write of its own, which covers all of it: blocks hold what
+an earlier object left there, and between runs lie other objects.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from fastio._native import crc32_combine
 from fastio.errors import RefusedError
 from fastio.files import direct_io
-from fastio.transports.transport import Extent, Patch, ReadRequest, Span, TransportResult, WriteRequest
+from fastio.transports.transport import Extent, Patch, ReadRequest, TransportResult, WriteRequest
 from fastio.volumes.device import BLOCK
+from fastio.volumes.extents import Run
 from fastio.volumes.file_device import FileDevice
 from fastio.volumes.views import View
 
@@ -23,116 +24,104 @@ _ZEROS = ctypes.create_string_buffer(1 << 20)
 _ZEROS_ADDRESS = ctypes.addressof(_ZEROS)
 
 Move = Callable[[ReadRequest | WriteRequest], TransportResult]
-
-
-class _Cut:
-    """Extents of a view where they lie on the device: ``extents``, each a part of one of the view's (``sources``).
-
-    ``source`` is None for zeros.
-    """
-
-    def __init__(self, view: View, extents: Sequence[Extent]) -> None:
-        self.extents: list[Extent] = []
-        self.sources: list[int | None] = []
-        self._view = view
-        for index, extent in enumerate(extents):
-            self.add(extent, index)
-
-    def add(self, extent: Extent, source: int | None) -> None:
-        """Add an extent, behind those that are there."""
-        for shift, low, high in _shifts(self._view, extent.offset, extent.offset + extent.nbytes):
-            address = extent.address + low - extent.offset if extent.address else 0  # 0: the bytes are not kept
-            self.extents.append(extent._replace(offset=low + shift, nbytes=high - low, address=address))
-            self.sources.append(source)
-
-    def checksums(self, count: int, values: Sequence[int]) -> list[int]:
-        """A CRC-32 for each of the view's ``count`` extents, of those of their parts."""
-        whole = [0] * count
-        for extent, source, value in zip(self.extents, self.sources, values, strict=True):
-            if source is not None and extent.checksum:
-                whole[source] = crc32_combine(whole[source], value, extent.nbytes)
-        return whole
+Piece = tuple[Extent, int]
+"""A part of an extent where it lies on the device, and the index of the extent; -1 for zeros."""
 
 
 def redirected(view: View, request: ReadRequest | WriteRequest, is_direct: bool, move: Move) -> TransportResult:
-    """Have ``move`` do a request for a view, by a request for the device. ``is_direct``: with O_DIRECT, it may be.
+    """Have ``move`` do a request for a view, by requests for the device. ``is_direct``: with O_DIRECT, it may be.
 
     RefusedError if the device is no open file, or if direct I/O there writes more than a volume's block.
     """
-    if isinstance(request, WriteRequest):
-        return _write(view, request, is_direct, move)
-    path, fd = request.path, _descriptor(view, request.path)
-    cut = _Cut(view, request.extents)
-    span = None if request.span is None else _span(view, request.span)
-    onto = ReadRequest(path, fd, _end(view), cut.extents, span, request.resident, request.control, request.cached)
-    onto.ordered = request.ordered
-    moved = move(onto)
-    filled = moved.filled_span and span is not None
-    if moved.checksums is None:
-        return moved._replace(filled_span=filled)
-    return moved._replace(checksums=cut.checksums(len(request.extents), moved.checksums), filled_span=filled)
+    if not isinstance(view.device, FileDevice):
+        raise RefusedError(f"{request.path}: this tool moves bytes of files and block devices only")
+    if isinstance(request, ReadRequest):
+        return _read(view, view.device.fd, request, move)
+    if is_direct and (needed := math.lcm(BLOCK, *direct_io.alignments(request.path, view.device.fd))) > BLOCK:
+        problem = f"direct I/O there writes {needed} bytes at once, a volume's blocks have {BLOCK}"
+        raise RefusedError(f"{request.path}: {problem}")
+    return _write(view, view.device.fd, request, move)
 
 
-def _write(view: View, request: WriteRequest, is_direct: bool, move: Move) -> TransportResult:
-    path, fd = request.path, _descriptor(view, request.path)
-    if is_direct and (needed := math.lcm(BLOCK, *direct_io.alignments(path, fd))) > BLOCK:
-        raise RefusedError(f"{path}: direct I/O there writes {needed} bytes at once, a volume's blocks have {BLOCK}")
-    cut = _Cut(view, ())
-    at = 0
-    for index, extent in enumerate(request.extents):
-        _add_zeros(cut, at, extent.offset)
-        cut.add(extent, index)
-        at = extent.offset + extent.nbytes
-    _add_zeros(cut, at, -(-view.nbytes // BLOCK) * BLOCK)
-    places = {source: number for number, source in enumerate(cut.sources) if source is not None}
-    is_cut = len(places) < sum(source is not None for source in cut.sources)
-    patches = [] if is_cut else [_patch(view, patch, places) for patch in request.patches]
-    onto = WriteRequest(path, fd, _end(view), cut.extents, patches, request.durable, request.control)
+def _read(view: View, fd: int, request: ReadRequest, move: Move) -> TransportResult:
+    pieces = [piece for begin, run in _runs(view) for piece in _within(begin, run, request.extents)]
+    span, size = request.span, view.runs[-1].end * BLOCK if view.runs else 0
+    if span is not None:
+        shift = view.runs[0].first * BLOCK
+        span = span._replace(offset=span.offset + shift) if len(view.runs) == 1 else None
+    extents = [extent for extent, _ in pieces]
+    onto = ReadRequest(request.path, fd, size, extents, span, request.resident, request.control, request.cached)
     onto.ordered = request.ordered
     moved = move(onto)
+    values = None if moved.checksums is None else _combined(len(request.extents), pieces, moved.checksums)
+    return moved._replace(checksums=values, filled_span=moved.filled_span and span is not None)
+
+
+def _write(view: View, fd: int, request: WriteRequest, move: Move) -> TransportResult:
+    whole = len(view.runs) == 1
+    results: list[TransportResult] = []
+    values = [0] * len(request.extents)
+    for begin, run in _runs(view):
+        pieces = _covering(begin, run, request.extents)
+        places = {index: number for number, (_, index) in enumerate(pieces)}
+        shift = run.first * BLOCK
+        patches = [Patch(patch.offset + shift, places[patch.extent]) for patch in request.patches] if whole else []
+        extents = [extent for extent, _ in pieces]
+        onto = WriteRequest(request.path, fd, run.end * BLOCK, extents, patches, request.durable, request.control)
+        onto.ordered = request.ordered
+        results.append(move(onto))
+        if (found := results[-1].checksums) is not None:
+            values = _combined(len(values), pieces, found, values)
+    moved = results[-1]
     if moved.checksums is None:
         return moved
-    values = cut.checksums(len(request.extents), moved.checksums)
-    for patch in request.patches if is_cut else ():
+    for patch in () if whole else request.patches:
         view.write(patch.offset, memoryview(values[patch.extent].to_bytes(4, "little")))
-    return moved._replace(checksums=values)
+    notes = dict.fromkeys(note for result in results for note in result.notes)
+    return moved._replace(checksums=values, notes=tuple(notes))
 
 
-def _patch(view: View, patch: Patch, places: dict[int, int]) -> Patch:
-    ((shift, _, _),) = _shifts(view, patch.offset, patch.offset + 4)
-    return Patch(patch.offset + shift, places[patch.extent])
-
-
-def _add_zeros(cut: _Cut, begin: int, end: int) -> None:
-    for at in range(begin, end, len(_ZEROS)):
-        cut.add(Extent(at, min(len(_ZEROS), end - at), _ZEROS_ADDRESS, False, owner=_ZEROS), None)
-
-
-def _span(view: View, span: Span) -> Span | None:
-    """The span on the device; None if it lies in several runs."""
-    shifts = list(_shifts(view, span.offset, span.offset + span.nbytes))
-    return span._replace(offset=span.offset + shifts[0][0]) if len(shifts) == 1 else None
-
-
-def _shifts(view: View, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The parts of the view's bytes ``[begin, end)`` by runs: how far each is shifted on the device, its begin and end.
-
-    The last block is whole: the bytes behind the object are its own.
-    """
-    at = 0
+def _runs(view: View) -> list[tuple[int, Run]]:
+    """Each run, behind the byte of the object that it begins with."""
+    found, at = [], 0
     for run in view.runs:
-        low, high = max(begin, at), min(end, at + run.blocks * BLOCK)
-        if low < high:
-            yield run.first * BLOCK - at, low, high
+        found.append((at, run))
         at += run.blocks * BLOCK
+    return found
 
 
-def _end(view: View) -> int:
-    """The byte of the device at which the object's last block ends."""
-    return view.runs[-1].end * BLOCK if view.runs else 0
+def _within(begin: int, run: Run, extents: Sequence[Extent]) -> list[Piece]:
+    """What lies in a run, whose first byte is the object's ``begin``."""
+    end, shift = begin + run.blocks * BLOCK, run.first * BLOCK - begin
+    pieces = []
+    for index, extent in enumerate(extents):
+        low, high = max(begin, extent.offset), min(end, extent.offset + extent.nbytes)
+        if low < high:
+            address = extent.address + low - extent.offset if extent.address else 0  # 0: the bytes are not kept
+            pieces.append((extent._replace(offset=low + shift, nbytes=high - low, address=address), index))
+    return pieces
 
 
-def _descriptor(view: View, path: str) -> int:
-    if not isinstance(view.device, FileDevice):
-        raise RefusedError(f"{path}: this tool moves bytes of files and block devices only")
-    return view.device.fd
+def _covering(begin: int, run: Run, extents: Sequence[Extent]) -> list[Piece]:
+    """The same, and zeros wherever no extent is."""
+    pieces: list[Piece] = []
+    at, end = run.first * BLOCK, run.end * BLOCK
+    for extent, index in [*_within(begin, run, extents), (Extent(end, 0, 0, False), -1)]:
+        for zeros in range(at, extent.offset, len(_ZEROS)):
+            nbytes = min(len(_ZEROS), extent.offset - zeros)
+            pieces.append((Extent(zeros, nbytes, _ZEROS_ADDRESS, False, owner=_ZEROS), -1))
+        if extent.nbytes:
+            pieces.append((extent, index))
+        at = extent.offset + extent.nbytes
+    return pieces
+
+
+def _combined(
+    count: int, pieces: Sequence[Piece], values: Sequence[int], before: Sequence[int] | None = None
+) -> list[int]:
+    """A CRC-32 for each of ``count`` extents, of those of their pieces, behind what was there ``before``."""
+    whole = list(before or [0] * count)
+    for (extent, index), value in zip(pieces, values, strict=True):
+        if extent.checksum:
+            whole[index] = crc32_combine(whole[index], value, extent.nbytes)
+    return whole

@@ -62,7 +62,7 @@ def of(fd: int) -> View | None:
 
 
 def write_all(path: str, fd: int, memory: memoryview, offset: int) -> None:
-    """Write all of ``memory`` (bytes) to an open file, or a view, at ``offset``. TransferError if the system refuses."""
+    """Write all of ``memory`` (bytes) to an open file or a view at ``offset``. TransferError if the system refuses."""
     view = _views.get(fd)
     if view is None:
         full_write.write_all(path, fd, memory, offset)

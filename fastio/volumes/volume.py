@@ -18,7 +18,7 @@ from fastio.volumes.new_object import NewObject
 from fastio.volumes.superblock import Superblock
 from fastio.volumes.transfers import read_bytes
 
-_SHARE, _LEAST_JOURNAL, _MOST_JOURNAL = 1024, 16, 4096  # an area's part of the volume's blocks; its bounds in blocks
+_SHARE, _LEAST_JOURNAL, _MOST_JOURNAL = 64, 16, 4096  # an area's part of the volume's blocks; its bounds in blocks
 _STEP: Final = 1 << 31
 
 
