@@ -8,8 +8,8 @@ import os
 import tempfile
 from collections.abc import Iterator
 
-from fastio.files.open_file import check_regular
 from fastio.inspect.listing import contents
+from fastio.volumes.object_file import check_regular
 
 
 def files_of(path: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ An object has the bytes that a file would have: ``.pt``, ``.safetensors`` or ``.
 format on the device.
 """
 
+from fastio.volumes.journal import ObjectEntry
 from fastio.volumes.volume import Volume
 
-__all__ = ["Volume"]
+__all__ = ["ObjectEntry", "Volume"]

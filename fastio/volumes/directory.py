@@ -8,7 +8,7 @@ from fastio.errors import CorruptFileError
 from fastio.volumes import journal
 from fastio.volumes.device import BLOCK, Device
 from fastio.volumes.extents import Run, free_runs
-from fastio.volumes.journal import Entry
+from fastio.volumes.journal import ObjectEntry
 from fastio.volumes.superblock import Superblock
 from fastio.volumes.superblock import read as read_superblock
 
@@ -19,15 +19,15 @@ class Directory:
     ``after`` is the block behind the newest object.
     """
 
-    def __init__(self, superblock: Superblock, entries: Sequence[Entry]) -> None:
+    def __init__(self, superblock: Superblock, entries: Sequence[ObjectEntry]) -> None:
         self.superblock = superblock
         self.used = 0
-        self.live: dict[str, Entry] = {}
+        self.live: dict[str, ObjectEntry] = {}
         self.after = superblock.first_data_block
         for entry in entries:
             self.add(entry)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: ObjectEntry) -> None:
         """Take the next entry of the journal into account."""
         self.used += 1
         self.live.pop(entry.name, None)

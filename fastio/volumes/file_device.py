@@ -86,7 +86,11 @@ class FileDevice:
 
 def open(kind: str, place: str, write: bool) -> FileDevice:
     """The device of a path. Raises FileNotFoundError and other errors as ``open`` does."""
-    return FileDevice(place, write)
+    try:
+        return FileDevice(place, write)
+    except FileNotFoundError:
+        problem = "there is no such volume: check the path, or make one with `fastio volume create`"
+        raise FileNotFoundError(errno.ENOENT, problem, place) from None
 
 
 def create(kind: str, place: str, nbytes: int | None, force: str | None) -> FileDevice:
@@ -96,7 +100,11 @@ def create(kind: str, place: str, nbytes: int | None, force: str | None) -> File
         return FileDevice(place, True, os.O_EXCL)
     if nbytes is None:
         raise ValueError(f"file:{place}: expected the size of the new file in bytes")
-    device = FileDevice(place, True, os.O_CREAT | os.O_EXCL)
+    try:
+        device = FileDevice(place, True, os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        problem = "there is such a file already; remove it first, or name another path"
+        raise FileExistsError(errno.EEXIST, problem, place) from None
     try:
         with translate_native_errors(device.name):
             allocate_blocks(device.fd, nbytes)

@@ -32,7 +32,7 @@ _AT_ONCE: Final = 256  # blocks that are read at once, and at most beyond the en
 MOST_RUNS: Final = (BLOCK - _FIELDS.size - LONGEST_NAME - _CRC.size) // _RUN.size
 
 
-class Entry(NamedTuple):
+class ObjectEntry(NamedTuple):
     """An object that was made, or removed (``kind``). ``number`` is the object's, and no other's of this volume.
 
     The object's ``nbytes`` bytes lie in ``runs``, in this order. ``time_ns`` is when its entry was written first.
@@ -46,15 +46,15 @@ class Entry(NamedTuple):
     time_ns: int = 0
 
 
-def write(device: Device, superblock: Superblock, index: int, entries: list[Entry]) -> None:
+def write(device: Device, superblock: Superblock, index: int, entries: list[ObjectEntry]) -> None:
     """Write entries as those of the journal from ``index`` on. The caller flushes."""
     blocks = b"".join(_pack(superblock, index + number, entry) for number, entry in enumerate(entries))
     device.write(superblock.journal_offset + index * BLOCK, blocks)
 
 
-def read(device: Device, superblock: Superblock) -> list[Entry]:
+def read(device: Device, superblock: Superblock) -> list[ObjectEntry]:
     """All entries. CorruptFileError, which names the offset, if one that is not the last is damaged."""
-    entries: list[Entry] = []
+    entries: list[ObjectEntry] = []
     end: int | None = None  # the first block that is no entry; more are looked at, to tell damage from the end
     for first in range(0, superblock.journal_blocks, _AT_ONCE):
         count = min(_AT_ONCE, superblock.journal_blocks - first)
@@ -80,17 +80,17 @@ def _damaged(device: Device, superblock: Superblock, index: int) -> CorruptFileE
     return CorruptFileError(device.name, str(index), problem, noun="journal entry")
 
 
-def read_one(device: Device, superblock: Superblock, index: int) -> Entry | None:
+def read_one(device: Device, superblock: Superblock, index: int) -> ObjectEntry | None:
     """The entry with this index, if there is one."""
     return _unpack(superblock, index, device.read(superblock.journal_offset + index * BLOCK, BLOCK))
 
 
-def new_entry(number: int, name: str, nbytes: int, runs: tuple[Run, ...]) -> Entry:
+def new_entry(number: int, name: str, nbytes: int, runs: tuple[Run, ...]) -> ObjectEntry:
     """The entry of an object that is made now."""
-    return Entry(CREATE, number, name, nbytes, runs, time.time_ns())
+    return ObjectEntry(CREATE, number, name, nbytes, runs, time.time_ns())
 
 
-def _pack(superblock: Superblock, index: int, entry: Entry) -> bytes:
+def _pack(superblock: Superblock, index: int, entry: ObjectEntry) -> bytes:
     name = entry.name.encode()
     fields = _FIELDS.pack(
         _MAGIC, entry.kind, superblock.uuid, superblock.generation, superblock.first_sequence + index, entry.number,
@@ -101,7 +101,7 @@ def _pack(superblock: Superblock, index: int, entry: Entry) -> bytes:
     return block + _CRC.pack(crc32(block))
 
 
-def _unpack(superblock: Superblock, index: int, block: bytes) -> Entry | None:
+def _unpack(superblock: Superblock, index: int, block: bytes) -> ObjectEntry | None:
     """The entry in the block with this index of the journal; None if it does not count."""
     magic, kind, uuid, generation, sequence, number, nbytes, time_ns, length, runs = _FIELDS.unpack_from(block)
     here = _MAGIC, superblock.uuid, superblock.generation, superblock.first_sequence + index
@@ -111,4 +111,4 @@ def _unpack(superblock: Superblock, index: int, block: bytes) -> Entry | None:
         return None
     begin = _FIELDS.size + runs * _RUN.size
     places = tuple(Run(*run) for run in _RUN.iter_unpack(block[_FIELDS.size : begin]))
-    return Entry(kind, number, block[begin : begin + length].decode(), nbytes, places, time_ns)
+    return ObjectEntry(kind, number, block[begin : begin + length].decode(), nbytes, places, time_ns)

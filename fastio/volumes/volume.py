@@ -12,7 +12,7 @@ from fastio.sizes import exact_size
 from fastio.volumes import directory, journal, opening, superblock
 from fastio.volumes.device import BLOCK, Device
 from fastio.volumes.extents import Run, allocate
-from fastio.volumes.journal import Entry
+from fastio.volumes.journal import ObjectEntry
 from fastio.volumes.names import check_name, missing
 from fastio.volumes.new_object import NewObject
 from fastio.volumes.superblock import Superblock
@@ -94,11 +94,11 @@ class Volume:
             device.close()
             raise
 
-    def ls(self) -> list[Entry]:
+    def ls(self) -> list[ObjectEntry]:
         """The objects, by name: ``name``, ``nbytes``, ``time_ns`` when it was saved, ``runs`` of blocks."""
         return [self._directory.live[name] for name in sorted(self._directory.live)]
 
-    def find(self, name: str) -> Entry:
+    def find(self, name: str) -> ObjectEntry:
         """An object. FileNotFoundError, with names that are alike."""
         entry = self._directory.live.get(name)
         if entry is None:
@@ -112,7 +112,7 @@ class Volume:
         self.check_unchanged(entry)
         return data
 
-    def check_unchanged(self, entry: Entry) -> None:
+    def check_unchanged(self, entry: ObjectEntry) -> None:
         """Raise VolumeError if the blocks of an object may be another's by now: then what was read is none of it."""
         if self._is_writer:
             return
@@ -138,7 +138,7 @@ class Volume:
     def rm(self, name: str) -> None:
         """Remove an object. FileNotFoundError."""
         entry = self.find(name)
-        self._append(Entry(journal.DELETE, entry.number, name))
+        self._append(ObjectEntry(journal.DELETE, entry.number, name))
 
     @property
     def nbytes(self) -> int:
@@ -187,7 +187,7 @@ class Volume:
     def _free(self) -> list[Run]:
         return self._directory.free([run for runs in self._held for run in runs])
 
-    def _append(self, entry: Entry) -> None:
+    def _append(self, entry: ObjectEntry) -> None:
         self._require_writer()
         self._is_broken = True  # if this does not end, nobody knows what the device has
         here = self._directory
