@@ -171,7 +171,7 @@ def call_transport(tool: str, request: ReadRequest | WriteRequest) -> TransportR
     transport = registry.get(tool)
     view = views.of(request.fd)
     if view is not None:
-        return redirected(view, request, transport.capabilities.direct, partial(_call, transport))
+        return redirected(view, request, tool, transport.capabilities.direct, partial(_call, transport))
     return _call(transport, request)
 
 

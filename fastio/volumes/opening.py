@@ -36,6 +36,12 @@ def is_in_volume(path: str) -> bool:
     return path.startswith(PREFIXES)
 
 
+def tool_of(path: str) -> str:
+    """The tool that alone moves the bytes of a volume's objects; empty where the tools of files do."""
+    kind = path.partition(":")[0]
+    return kind if is_in_volume(path) and kind != "file" else ""
+
+
 def split(path: str) -> tuple[str, str]:
     """The volume that a path is in, with its prefix, and the name of the object, which may be empty.
 

@@ -15,6 +15,7 @@ from fastio._native import crc32_combine
 from fastio.errors import RefusedError
 from fastio.files import direct_io
 from fastio.transports.transport import Extent, Patch, ReadRequest, TransportResult, WriteRequest
+from fastio.volumes import opening
 from fastio.volumes.device import BLOCK
 from fastio.volumes.extents import Run
 from fastio.volumes.file_device import FileDevice
@@ -28,13 +29,18 @@ Piece = tuple[Extent, int]
 """A part of an extent where it lies on the device, and the index of the extent; -1 for zeros."""
 
 
-def redirected(view: View, request: ReadRequest | WriteRequest, is_direct: bool, move: Move) -> TransportResult:
-    """Have ``move`` do a request for a view, by requests for the device. ``is_direct``: with O_DIRECT, it may be.
+def redirected(
+    view: View, request: ReadRequest | WriteRequest, tool: str, is_direct: bool, move: Move
+) -> TransportResult:
+    """Have ``move``, which is the tool's, do a request for a view. ``is_direct``: with O_DIRECT, it may be.
 
-    RefusedError if the device is no open file, or if direct I/O there writes more than a volume's block.
+    On a namespace the tool of its driver takes the request as it is. On a file or a block device others get requests
+    for that. RefusedError for any other tool, and if direct I/O there writes more than a volume's block.
     """
     if not isinstance(view.device, FileDevice):
-        raise RefusedError(f"{request.path}: this tool moves bytes of files and block devices only")
+        if tool != opening.tool_of(view.device.name):
+            raise RefusedError(f"{request.path}: the volume is on a namespace, which {tool} does not drive")
+        return move(request)
     if isinstance(request, ReadRequest):
         return _read(view, view.device.fd, request, move)
     if is_direct and (needed := math.lcm(BLOCK, *direct_io.alignments(request.path, view.device.fd))) > BLOCK:
