@@ -19,7 +19,6 @@ from fastio.results import SaveResult, Transfer
 from fastio.transports import registry
 from fastio.transports.transport import SAVE, ReadRequest, Transport, TransportResult, WriteRequest
 from fastio.volumes import views
-from fastio.volumes.redirection import redirected
 
 # Errors of the disk, the filesystem or the file: every tool would meet them.
 _FAILS_WITH_EVERY_TOOL = frozenset({
@@ -171,6 +170,8 @@ def call_transport(tool: str, request: ReadRequest | WriteRequest) -> TransportR
     transport = registry.get(tool)
     view = views.of(request.fd)
     if view is not None:
+        from fastio.volumes.redirection import redirected  # not at import: few transfers are of volumes
+
         return redirected(view, request, tool, transport.capabilities.direct, partial(_call, transport))
     return _call(transport, request)
 

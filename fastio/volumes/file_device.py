@@ -11,7 +11,6 @@ import time
 from fastio._native import Descriptor
 from fastio._native import allocate as allocate_blocks
 from fastio.errors import TransferError, VolumeError, VolumeInUseError
-from fastio.nvme.safety import refuse_in_use
 from fastio.runtime.native_errors import translate_native_errors
 
 _POLL_SECONDS = 0.02
@@ -96,6 +95,8 @@ def open(kind: str, place: str, write: bool) -> FileDevice:
 def create(kind: str, place: str, nbytes: int | None, force: str | None) -> FileDevice:
     """A new file, whose blocks are reserved; or a block device that holds nothing, or ``force`` names."""
     if os.path.exists(place) and stat.S_ISBLK(os.stat(place).st_mode):
+        from fastio.nvme.safety import refuse_in_use  # not at import: 10 ms, for what few processes do
+
         refuse_in_use(place, force)
         return FileDevice(place, True, os.O_EXCL)
     if nbytes is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 from collections.abc import Iterable
 
@@ -27,6 +26,8 @@ def check_name(volume: str, name: str) -> None:
 
 def missing(volume: str, name: str, names: Iterable[str]) -> FileNotFoundError:
     """The error for a name that no object has."""
+    import difflib  # not at import: for messages alone
+
     alike = difflib.get_close_matches(name, list(names), 3)
     cure = f"alike: {', '.join(map(quoted, alike))}" if alike else f"`fastio ls {volume}` lists the names"
     return FileNotFoundError(errno.ENOENT, f"The volume has no object {quoted(name)}; {cure}", f"{volume}/{name}")

@@ -11,9 +11,7 @@ from types import TracebackType
 from fastio.errors import CorruptFileError
 from fastio.files import open_file
 from fastio.volumes import opening, views
-from fastio.volumes.new_object import NewObject
 from fastio.volumes.views import View
-from fastio.volumes.volume import Volume
 
 _WAIT_SECONDS = 60.0  # for another writer
 _STEP = 8 << 20
@@ -27,9 +25,11 @@ class ObjectFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        from fastio.volumes import Volume  # not at import: few saves are into volumes
+
         volume, name = opening.split(path)
         self._volume = Volume.open(volume, write=True, wait_seconds=_WAIT_SECONDS)
-        self._new = NewObject(self._volume, name)
+        self._new = self._volume.new(name)
         self._view = View(self._volume.device, (), 0)
 
     @property
@@ -94,6 +94,8 @@ class ObjectReader:
     """
 
     def __init__(self, path: str) -> None:
+        from fastio.volumes import Volume  # not at import: few loads are from volumes
+
         where, name = opening.split(path)
         self._volume = Volume.open(where)
         try:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import secrets
 from types import TracebackType
-from typing import Final
 
 from fastio.errors import VolumeError, VolumeFullError
 from fastio.sizes import exact_size
@@ -19,7 +17,6 @@ from fastio.volumes.superblock import Superblock
 from fastio.volumes.transfers import read_bytes
 
 _SHARE, _LEAST_JOURNAL, _MOST_JOURNAL = 64, 16, 4096  # an area's part of the volume's blocks; its bounds in blocks
-_STEP: Final = 1 << 31
 
 
 class Volume:
@@ -131,9 +128,13 @@ class Volume:
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         """Save an object, which replaces one of that name. It is whole or not there, also after a power cut."""
-        with NewObject(self, name) as new:
+        with self.new(name) as new:
             new.fill(data)
             new.commit()
+
+    def new(self, name: str) -> NewObject:
+        """A new object, which is allocated, filled and committed step by step."""
+        return NewObject(self, name)
 
     def rm(self, name: str) -> None:
         """Remove an object. FileNotFoundError."""
@@ -203,7 +204,7 @@ class Volume:
         """Write the live entries to the other area, and switch to it."""
         here, live = self._directory.superblock, list(self._directory.live.values())
         # Entries that an earlier attempt left there must not count: hence a generation that no other attempt has.
-        generation = here.generation + 1 + secrets.randbelow(_STEP)
+        generation = here.generation + 1 + _random()
         first = self._directory.next_number
         new = here._replace(generation=generation, area=1 - here.area, first_sequence=first)
         if live:
@@ -225,11 +226,16 @@ class Volume:
         self.close()
 
 
+def _random() -> int:
+    """A number below 2 to the power of 32."""
+    return int.from_bytes(os.urandom(4), "little")
+
+
 def _empty(name: str, nbytes: int, journal_blocks: int | None = None) -> Superblock:
     """The superblock of a new volume of so many bytes. ValueError if these are too few."""
     blocks = nbytes // BLOCK
     area = journal_blocks or min(max(blocks // _SHARE, _LEAST_JOURNAL), _MOST_JOURNAL)
-    empty = Superblock(os.urandom(16), secrets.randbelow(_STEP), blocks, area, 0, 0)
+    empty = Superblock(os.urandom(16), _random(), blocks, area, 0, 0)
     if empty.first_data_block >= blocks:
         least = (empty.first_data_block + 1) * BLOCK
         raise ValueError(f"{name}: a volume needs at least {least} bytes, got {nbytes}")
