@@ -71,7 +71,7 @@ if _typing.TYPE_CHECKING:
     from fastio import integrations as integrations
     from fastio import offload as offload
     from fastio import volumes as volumes
-    from fastio.checkpoint import Checkpointer
+    from fastio.checkpoint import Checkpointer, SaveHandle
     from fastio.dicts import Explanation
     from fastio.formats.safetensors.header_checksums import DamagedHeaderError
     from fastio.hybrid import GpuBudgetError, Hybrid, HybridError, StateLostError
@@ -106,6 +106,7 @@ _LATER = {
     "InfeasibleBudget": "offload",
     "LibraryMissingError": "integrations.missing_library",
     "Offload": "offload",
+    "SaveHandle": "checkpoint",
     "Sealed": "inspect.seal",
     "StateLostError": "hybrid",
     "StoreGoneError": "offload.stores.store_errors",
@@ -181,6 +182,7 @@ __all__ = [
     "Offload",
     "PayloadError",
     "RefusedError",
+    "SaveHandle",
     "SaveResult",
     "Sealed",
     "ShardMissingError",

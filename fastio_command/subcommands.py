@@ -51,11 +51,12 @@ def inspect(**given: Any) -> None:
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of the files' outcomes.")
 def verify(**given: Any) -> None:
-    """Compare every byte of each PATH with its CRC-32, and its SHA-256 if there is one; of a folder, of each shard.
+    """Compare every byte of each PATH with its CRC-32, and its SHA-256 if there is one.
 
-    A .safetensors has them if fastio saved it, or after fastio seal. Without checksums, as in .npy, only the structure
-    is checked, and that is said. Exit status: 0 if no damage was found, 1 for a damaged file, 2 for one that could not
-    be read.
+    Of a folder, each shard of a model, each step of fastio.Checkpointer or each data file of
+    torch.distributed.checkpoint is compared, and has a line of its own. A .safetensors has checksums if fastio saved
+    it, or after fastio seal. Without them, as in .npy, only the structure is checked, and that is said. Exit status: 0
+    if no damage was found, 1 for a damaged file, 2 for one that could not be read; that of the worst.
     """
     _run("verify_command", "verify", given)
 

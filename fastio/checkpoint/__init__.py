@@ -3,5 +3,6 @@
 from fastio.checkpoint.checkpointer import Checkpointer
 from fastio.checkpoint.random_state import RandomState
 from fastio.checkpoint.restoring.reading import Restored
+from fastio.checkpoint.save_handle import SaveFuture, SaveHandle
 
-__all__ = ["Checkpointer", "RandomState", "Restored"]
+__all__ = ["Checkpointer", "RandomState", "Restored", "SaveFuture", "SaveHandle"]

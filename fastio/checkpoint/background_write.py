@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 
 from fastio._native import Latch
+from fastio.checkpoint.save_handle import SaveFuture
 from fastio.errors import CheckpointError
+from fastio.results import SaveResult
 from fastio.runtime.interrupt_safe_thread import POLL_SECONDS, WorkThread
 
 
 class BackgroundWrite:
     """Runs ``work`` on a thread, then, if that succeeded, ``cleanup``, for which :meth:`wait` does not wait.
 
-    ``on_end`` is called last in any case. The interpreter waits for all of it before it exits. Creation and start are
-    two steps, so that a caller that is interrupted during the start has the object: ``has_begun`` says whether it runs.
+    ``written`` gets the result of ``work``, or its error; nothing if that is None. ``on_end`` is called last in any
+    case. ``nbytes`` of memory are read by ``work``. The interpreter waits for all of it before it exits. Creation and
+    start are two steps, so that a caller that is interrupted during the start has the object: ``has_begun`` says
+    whether it runs.
     """
 
     def __init__(
-        self, work: Callable[[], None], cleanup: Callable[[], None], on_end: Callable[[BackgroundWrite], None]
+        self,
+        work: Callable[[], SaveResult | None],
+        cleanup: Callable[[], None],
+        on_end: Callable[[BackgroundWrite], None],
+        written: SaveFuture[SaveResult],
+        nbytes: int,
     ) -> None:
         self._work, self._cleanup, self._on_end = work, cleanup, on_end
+        self._written = written
+        self.nbytes = nbytes
         self._is_done = Latch()
+        written.add_done_callback(lambda _: self._is_done.open())  # before those of the user, which may take long
         self._error: BaseException | None = None
         self._thread = WorkThread(self._run, "fastio-checkpoint")
 
@@ -38,6 +51,11 @@ class BackgroundWrite:
         """Whether ``work`` is still running."""
         return self._thread.is_running and not self._is_done.is_open
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread is still running."""
+        return self._thread.is_running
+
     def wait(self) -> None:
         """Return when ``work`` has ended, or was never started."""
         while self._thread.is_running and not self._is_done.wait(POLL_SECONDS):
@@ -48,12 +66,15 @@ class BackgroundWrite:
         self._thread.wait()
 
     def raise_error(self) -> None:
-        """Raise the error of ``work`` or ``cleanup``, once; CheckpointError if ``work`` never ran."""
+        """Raise the error of ``work`` or ``cleanup``, once; CheckpointError if ``work`` never ran.
+
+        An error of ``work`` that was retrieved from ``written`` is not raised.
+        """
         error, self._error = self._error, None
         if self._thread.has_begun and not self._thread.is_running and not self._is_done.is_open:
-            self._is_done.open()
             error = CheckpointError("the step was not written: its thread found no memory to begin")
-        if error is not None:
+            self._written.set_exception(error)
+        if error is not None and not self._written.is_retrieved:
             raise error
 
     def _run(self) -> None:
@@ -61,12 +82,16 @@ class BackgroundWrite:
         del self._work, self._cleanup, self._on_end  # they may refer to the write before, which refers to its own one
         try:
             try:
-                work()
+                result = work()
             except BaseException as error:
+                traceback.clear_frames(error.__traceback__)  # a handle may keep the error, but not the state's copy
                 self._error = error  # set before the latch opens
+                self._written.set_exception(error)
                 return
-            finally:
+            if result is None:
                 self._is_done.open()
+            else:
+                self._written.set_result(result)
             cleanup()
         except BaseException as error:
             self._error = error

@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import operator
 import os
-import warnings
-from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Literal, TypeVar
-
-import torch
+from typing import Any, get_args
 
 from fastio.arguments import Device, Path, Policy, Progress, Size
 from fastio.checkpoint import at_exit
-from fastio.checkpoint.folder.corruption import concerns_step, is_corruption
-from fastio.checkpoint.folder.manifest import LIMIT, Manifest, checked_metadata
+from fastio.checkpoint.folder.manifest import LIMIT, checked_metadata
 from fastio.checkpoint.folder.step_folders import steps_in
-from fastio.checkpoint.restoring.reading import Restored, RestoreRequest, check_step, read_step
-from fastio.checkpoint.saving.saver import Saver, SaveSettings
+from fastio.checkpoint.restoring.reading import Restored
+from fastio.checkpoint.restoring.step_reader import StepReader, Wanted
+from fastio.checkpoint.save_handle import SaveHandle
+from fastio.checkpoint.saving.saver import Saver, SaveSettings, WhenBusy
 from fastio.devices.argument import present_device
-from fastio.engine.delayed_progress import after_a_second
 from fastio.engine.tool_selection import check
-from fastio.errors import CheckpointError, CorruptFileError, TransferError, kind_of, quoted
+from fastio.errors import CheckpointError, kind_of, quoted
 from fastio.files.open_file import path_of
-from fastio.progress import check_progress, shown
+from fastio.progress import check_progress
 from fastio.sizes import check_count, parse_size
 from fastio.transports.transport import LOAD, SAVE
-
-_log = logging.getLogger("fastio.checkpoint")
-
-_Found = TypeVar("_Found")
 
 
 class Checkpointer:
@@ -64,8 +55,10 @@ class Checkpointer:
             a random key of this process, so any change is missed with probability 2^-128. The first step of every
             process is therefore full; so is one that does not fit into ``memory_budget``, with a RuntimeWarning, once.
         when_busy: what ``save`` does while the step before is still being written. ``"wait"`` waits for it. ``"skip"``
-            returns False at once, so that several steps are merged into the next one that is saved: call ``wait``
-            before the last save, or it may be skipped.
+            returns a false handle at once, so that several steps are merged into the next one that is saved: call
+            ``wait`` before the last save, or it may be skipped. ``"queue"`` copies the state and returns; the step is
+            written after the one before. Each copy takes memory: as many wait as fit into ``memory_budget``, without
+            one a single step; then ``save`` waits. ValueError beside ``incremental``.
         read_back: read each step from the disk again and compare all of it before it becomes visible. Otherwise its
             directory is compared. A restore checks every byte in any case.
         policy: chooses the tool, as for :func:`fastio.save`.
@@ -89,7 +82,7 @@ class Checkpointer:
         memory_budget: Size | None = None,
         *,
         incremental: bool = False,
-        when_busy: Literal["wait", "skip"] = "wait",
+        when_busy: WhenBusy = "wait",
         read_back: bool = False,
         policy: Policy = "auto",
         progress: Progress = None,
@@ -97,8 +90,12 @@ class Checkpointer:
     ) -> None:
         check_count("keep", keep, "1 or more, or None for all")
         check_count("keep_every", keep_every, "1 or more, or None")
-        if when_busy not in ("wait", "skip"):
-            raise ValueError(f"when_busy={when_busy!r}: expected 'wait' or 'skip'")
+        if when_busy not in get_args(WhenBusy):
+            raise ValueError(f"when_busy={when_busy!r}: expected 'wait', 'skip' or 'queue'")
+        if when_busy == "queue" and incremental:
+            raise ValueError(
+                "when_busy='queue': incremental=True compares with one copy, a queue has several: choose one"
+            )
         check_progress(progress)
         if read_only:
             _check_reader(
@@ -109,14 +106,16 @@ class Checkpointer:
             check(policy, op)
         budget = parse_size(memory_budget, "memory_budget")
         self._steps = steps_in(path_of("folder", folder), make=not read_only)
-        self._when_busy = when_busy
-        self._policy, self._progress = policy, progress
+        self._policy = policy
+        self._reader = StepReader(self._steps, policy, progress)
         self._process = os.getpid()
         self._saver: Saver | None = None
         if not read_only:
             self._saver = Saver(
                 self._steps,
-                SaveSettings(keep, keep_every, asynchronous, budget, incremental, read_back, policy, progress),
+                SaveSettings(
+                    keep, keep_every, asynchronous, budget, incremental, when_busy, read_back, policy, progress
+                ),
             )
             at_exit.close_at_exit(self)
         self._is_open = True
@@ -131,11 +130,11 @@ class Checkpointer:
         state = "closed" if not self._is_open else "writing a step" if busy else "open"
         return f"<fastio Checkpointer in {self._steps.path}: {', '.join(settings)}, {state}>"
 
-    def save(self, step: int, state: Any, metadata: dict[str, Any] | None = None) -> bool:
-        """Save a step; returns False if it was skipped (see ``when_busy``).
+    def save(self, step: int, state: Any, metadata: dict[str, Any] | None = None) -> SaveHandle:
+        """Save a step; returns a handle, which is false if the step was skipped (see ``when_busy`` and ``on_signal``).
 
-        Returns when the state may change again; the step is visible once it is written (see :meth:`wait`). It then
-        replaces a step of the same number.
+        Returns when the state may change again; the step is visible once it is written, for which :meth:`wait` and
+        ``handle.written`` wait. It then replaces a step of the same number.
 
         Args:
             step: 0 or more. Steps are ordered by when they were saved: after going back to an earlier step, the step
@@ -148,38 +147,69 @@ class Checkpointer:
                 :meth:`restore` returns it, and it is in the step's manifest.
 
         Raises:
-            The error of the save before, if it was not raised yet: then nothing of this step is saved, and the next
-            call saves again. TransferError (an OSError) if the system refuses. CheckpointError, naming the place, for a
-            tensor whose memory was freed, and for a container of modules that cannot be copied. UnpicklableError
-            for objects that cannot be pickled. TypeError for a DataLoader of torch, which has no state to restore.
-            TypeError or ValueError for other metadata.
+            The error of a save before, if it was not raised yet, nor retrieved from its handle: then nothing of this
+            step is saved, and the next call saves again. TransferError (an OSError) if the system refuses.
+            CheckpointError, naming the place, for a tensor whose memory was freed, and for a container of modules that
+            cannot be copied. UnpicklableError for objects that cannot be pickled. TypeError for a DataLoader of torch,
+            which has no state to restore. TypeError or ValueError for other metadata.
         """
         saver = self._require_saver()
         if type(step) is not int or not 0 <= step < LIMIT:
             raise ValueError(f"step={quoted(step)}: expected an integer, 0 or more and below 2**63{_as_integer(step)}")
         stored_metadata = checked_metadata(metadata)
-        if self._when_busy == "skip" and saver.is_busy:
-            _log.info("step %d: not saved, the one before is still being written", step)
-            return False
-        saver.save(step, state, stored_metadata)
-        return True
+        return saver.save(step, state, stored_metadata)
 
     def wait(self) -> None:
-        """Return when the saved step is visible and would survive a power cut; raise its error if the save failed."""
+        """Return when all saved steps are visible and would survive a power cut; raise the error of one that failed."""
         self._require()
         if self._saver is not None:
             self._saver.wait()
 
+    def on_signal(self, signal: int, within: float = 30) -> None:
+        """Note a signal that asks this process to end, such as SIGTERM, for one more save within some seconds.
+
+        The handler notes the signal and returns, so that no half-updated state is saved. The training loop looks at
+        :attr:`should_stop` after each step. The next :meth:`save` is the last one: it waits for the step before instead
+        of being skipped, and later ones are skipped. What is not written when the time is over is stopped: nothing of
+        the step is left, and CheckpointError is raised as errors of saves are. Earlier steps stay.
+
+        A handler that was there before is called too, except Python's own one for the first Ctrl-C. :meth:`close`
+        restores it, and so does a fork in the child.
+
+        Args:
+            signal: such as ``signal.SIGTERM``. Call this once for each of several.
+            within: seconds from the first signal until all must be written. Schedulers kill a process some time after
+                SIGTERM: Slurm, Kubernetes and torchrun after 30 s, if not told otherwise.
+
+        Raises:
+            CheckpointError in another thread than the main one, where Python allows no handlers. ValueError for
+            anything that is no signal, or cannot be handled.
+
+        >>> checkpointer.on_signal(signal.SIGTERM, within=25)
+        >>> for step in range(first, steps):
+        ...     train(step)
+        ...     if step % 1000 == 0 or checkpointer.should_stop:
+        ...         checkpointer.save(step, state)
+        ...     if checkpointer.should_stop:
+        ...         break
+        """
+        self._require_saver().stop.listen(signal, within)
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether a signal of :meth:`on_signal` came: save once more, and leave the training loop."""
+        return self._saver is not None and self._saver.stop.received is not None
+
     def steps(self) -> list[int]:
         """Return the numbers of the steps whose manifests are intact, in ascending order."""
         self._require()
-        return sorted(manifest.step for manifest in self._steps.read_manifests()[0])
+        return sorted(self._reader.numbers())
 
     def latest(self) -> int | None:
         """Return the visible step that was saved last; None if there is none."""
         self._require()
-        manifests = self._steps.read_manifests()[0]
-        return manifests[-1].step if manifests else None
+        numbers = self._reader.numbers()
+        return numbers[-1] if numbers else None
 
     def restore(
         self,
@@ -226,27 +256,8 @@ class Checkpointer:
         device = present_device("map_location", map_location)
         weights_only = weights_only is None or weights_only
         self.wait()
-        if step is not None:
-            return self._while_there(step, lambda manifest: self._read(manifest, device, into, weights_only))
-        manifests, damaged = self._steps.read_manifests()
-        skipped = sorted(damaged)
-        for number in skipped:
-            _warn(number, damaged[number])
-        for manifest in reversed(manifests):
-            try:
-                return self._read(manifest, device, into, weights_only)
-            except (CorruptFileError, TransferError) as error:
-                if not concerns_step(error, self._steps.path_of(manifest.step)):
-                    raise
-                if not self._steps.has(manifest):  # another process pruned it meanwhile, or saved it again
-                    return self.restore(None, map_location, into, weights_only=weights_only)
-                if not is_corruption(error):
-                    raise
-                _warn(manifest.step, error)
-                skipped.append(manifest.step)
-        if skipped:
-            raise CheckpointError(f"{self._steps.path}: all steps are damaged: {', '.join(map(str, sorted(skipped)))}")
-        return None
+        wanted = Wanted(into, device, weights_only)
+        return self._reader.restore_newest(wanted) if step is None else self._reader.restore(step, wanted)
 
     def verify(self, step: int) -> int:
         """Check all data of a step, and return the bytes of its files.
@@ -257,7 +268,7 @@ class Checkpointer:
         """
         _check_step(step, "")
         self.wait()
-        return self._while_there(step, lambda manifest: check_step(self._steps.path_of(step), manifest))
+        return self._reader.check(step)
 
     def prune(self) -> list[int]:
         """Remove the steps that ``keep`` and ``keep_every`` do not keep, as every save does; return their numbers.
@@ -293,31 +304,6 @@ class Checkpointer:
             raise CheckpointError(f"{self._steps.path}: this Checkpointer was opened with read_only=True")
         return self._saver
 
-    def _while_there(self, step: int, read: Callable[[Manifest], _Found]) -> _Found:
-        """Return ``read`` of a step; again if another process saved the step anew meanwhile."""
-        while True:
-            manifest = self._find(step)
-            try:
-                return read(manifest)
-            except (CorruptFileError, TransferError) as error:
-                if not concerns_step(error, self._steps.path_of(step)) or self._steps.has(manifest):
-                    raise
-
-    def _find(self, step: int) -> Manifest:
-        manifests, damaged = self._steps.read_manifests()
-        if step in damaged:
-            raise damaged[step]
-        for manifest in manifests:
-            if manifest.step == step:
-                return manifest
-        there = ", ".join(str(manifest.step) for manifest in manifests) or "none"
-        raise CheckpointError(f"{self._steps.path}: there is no step {step}; there are: {there}")
-
-    def _read(self, manifest: Manifest, device: torch.device, into: Any, weights_only: bool) -> Restored:
-        with shown(self._progress, f"restoring step {manifest.step}") as on_progress:
-            request = RestoreRequest(into, device, weights_only, self._policy, after_a_second(on_progress))
-            return read_step(self._steps.path_of(manifest.step), manifest, request)
-
     def __enter__(self) -> Checkpointer:
         return self
 
@@ -347,7 +333,3 @@ def _check_reader(**given: Any) -> None:
             raise ValueError(
                 f"{name}={quoted(value)}: only saves use it, and read_only=True has none: leave one of them out"
             )
-
-
-def _warn(step: int, error: Exception) -> None:
-    warnings.warn(f"checkpoint of step {step} is skipped: {error}", RuntimeWarning, stacklevel=3)

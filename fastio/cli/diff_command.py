@@ -8,7 +8,7 @@ import click
 
 from fastio.cli.messages import DIFFERENT, TROUBLE, echo_json, escaped, in_options, visible
 from fastio.inspect.contents import Contents
-from fastio.inspect.differences import DAMAGED, ONLY_FIRST, ONLY_SECOND, VALUES, TensorDifference, differences
+from fastio.inspect.differences import ONLY_FIRST, ONLY_SECOND, VALUES, TensorDifference, differences
 from fastio.inspect.listing import contents
 from fastio.inspect.values import Difference
 from fastio.sizes import count_of, exact_size
@@ -18,11 +18,11 @@ def diff(first: str, second: str, atol: float, rtol: float, strip_prefix: str, a
     """Run ``fastio diff``."""
     one, other = contents(first), contents(second)
     found: list[TensorDifference] = []
-    damaged: list[str] = []
+    unread: list[str] = []
     for difference in differences(one, other, atol, rtol, strip_prefix):
-        if difference.kind == DAMAGED:
-            damaged.append(escaped(in_options(difference.problem)))
-            click.echo(f"fastio: {damaged[-1]}", err=True)
+        if difference.problem:
+            unread.append(escaped(in_options(difference.problem)))
+            click.echo(f"fastio: {unread[-1]}", err=True)
             continue
         found.append(difference)
         if not as_json:
@@ -33,22 +33,27 @@ def diff(first: str, second: str, atol: float, rtol: float, strip_prefix: str, a
             {
                 "first": one.path,
                 "second": other.path,
-                "equal": not (found or missing or damaged),
+                "equal": not (found or missing or unread),
                 "tensors": [len(one.tensors), len(other.tensors)],
                 "atol": atol,
                 "rtol": rtol,
                 "strip_prefix": strip_prefix,
                 "differences": [_document(difference) for difference in found],
-                "missing": [*damaged, *missing],
+                "missing": [*unread, *missing],
             }
         )
-    elif not missing and not damaged:
-        click.echo(_verdict(one, other, found, bool(atol or rtol)))
     if missing:
         others = f" (and {len(missing) - 1} more: `fastio inspect`)" if len(missing) > 1 else ""
         cure = "expected tensors that can all be compared: save the file again by torch.save"
         click.echo(f"fastio: {missing[0]}{others}; {cure}", err=True)
-    click.get_current_context().exit(TROUBLE if missing or damaged else DIFFERENT if found else 0)
+    if not as_json:
+        tolerant = bool(atol or rtol)
+        click.echo(
+            _incomplete(one, other, found, tolerant, len(unread))
+            if unread or missing
+            else _verdict(one, other, found, tolerant)
+        )
+    click.get_current_context().exit(TROUBLE if missing or unread else DIFFERENT if found else 0)
 
 
 def _missing(*both: Contents) -> list[tuple[str, str]]:
@@ -63,11 +68,29 @@ def _verdict(one: Contents, other: Contents, found: list[TensorDifference], tole
             f"equal{within}: {count_of(len(one.tensors), 'tensor')}, {exact_size(sum(t.nbytes for t in one.tensors))}"
         )
     names = {difference.name for difference in found}
-    total = max(len(one.tensors), len(other.tensors), len(names))
-    said = f"different: {len(names):,} of {count_of(total, 'tensor')}"
+    return f"different: {len(names):,} of {count_of(_total(one, other, names), 'tensor')}{_farthest(found)}"
+
+
+def _incomplete(one: Contents, other: Contents, found: list[TensorDifference], tolerant: bool, unread: int) -> str:
+    """The last line where some tensors could not be compared: how many were, and what came of it."""
+    names = {difference.name for difference in found}
+    total = _total(one, other, names)
+    left = f"{count_of(unread, 'tensor')} could not be read" if unread else "others are not listed"
+    if total == unread:
+        return f"incomplete: no tensor was compared; {left}"
+    within = " within the tolerances" if tolerant else ""
+    said = f"{len(names):,} of them different{_farthest(found)}" if names else f"these are equal{within}"
+    return f"incomplete: {total - unread:,} of {count_of(total, 'tensor')} compared, {said}; {left}"
+
+
+def _total(one: Contents, other: Contents, different: set[str]) -> int:
+    return max(len(one.tensors), len(other.tensors), len(different))
+
+
+def _farthest(found: list[TensorDifference]) -> str:
     far = [(values.absolute, difference.name, values) for difference in found if (values := difference.values)]
     largest = max((one for one in far if one[0] is not None), key=lambda one: one[0] or 0.0, default=None)
-    return f"{said}; farthest apart: {visible(largest[1])}{_at(largest[2])}, by {largest[0]:.6g}" if largest else said
+    return f"; farthest apart: {visible(largest[1])}{_at(largest[2])}, by {largest[0]:.6g}" if largest else ""
 
 
 def _at(found: Difference) -> str:

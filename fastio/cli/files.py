@@ -8,16 +8,27 @@ import os
 import tempfile
 from collections.abc import Iterator
 
-from fastio.inspect.listing import contents
+from fastio.files.checkpoint_folders import kind_of_folder
+from fastio.formats.detect import INDEX_SUFFIX
+from fastio.models.locate import Located, named
 from fastio.volumes.object_file import check_regular
 
 
-def files_of(path: str) -> tuple[str, ...]:
-    """The file, or the shards of a folder or of an index. Raises what :func:`contents` does, and OSError."""
-    if os.path.isdir(path) or path.endswith(".index.json"):
-        return contents(path).files
-    check_regular(path)
-    return (path,)
+def files_or_checkpoints(path: str) -> Located | str:
+    """The file, or the shards of a folder or of an index, which may be missing; or the kind of a folder's checkpoints.
+
+    A folder that holds a model, too, counts as a model. Raises what ``named`` does for a folder without any.
+    """
+    if not os.path.isdir(path) and not path.endswith(INDEX_SUFFIX):
+        check_regular(path)
+        return Located([path], None)
+    try:
+        return named(path)
+    except FileNotFoundError:
+        kind = kind_of_folder(path) if os.path.isdir(path) else ""
+        if not kind:
+            raise
+        return kind
 
 
 @contextlib.contextmanager

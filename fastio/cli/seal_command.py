@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
-from fastio.cli.files import files_of
+from fastio.cli.files import files_or_checkpoints
 from fastio.cli.messages import complain, echo_json, is_damage, one_line, visible
 from fastio.cli.verify_command import DAMAGE, UNREADABLE, end_with
 from fastio.engine.delayed_progress import after_a_second
-from fastio.errors import FastIOError
+from fastio.errors import FastIOError, FormatError
 from fastio.inspect.seal import Sealed
 from fastio.inspect.seal import seal as seal_file
+from fastio.models.locate import check_present
 from fastio.progress import shown
 from fastio.sizes import count_of, format_size
 
@@ -26,12 +27,19 @@ def seal(paths: tuple[str, ...], hashes: bool, as_json: bool) -> None:
     outcomes: list[dict[str, Any]] = []
     for path in paths:
         try:
-            files = files_of(path)
+            files = files_or_checkpoints(path)
+            if isinstance(files, str):
+                raise FormatError(
+                    f"{path}: a folder with {files}, which have checksums of their own; expected files of safetensors: "
+                    "`fastio verify` compares checkpoints"
+                )
         except (FastIOError, OSError) as error:
             outcomes.append(_failed(path, error))
             continue
-        for file in files:
+        for file in files.paths:
             try:
+                if files.shard_index is not None:
+                    check_present(file, files.shard_index)
                 with shown(not as_json, f"sealing {visible(os.path.basename(file))}") as told:
                     sealed = seal_file(file, hashes=hashes, progress=after_a_second(told))
             except (FastIOError, OSError) as error:

@@ -1,4 +1,4 @@
-"""``fastio verify``: compares files with the checksums in them, or beside them."""
+"""``fastio verify``: compares files, and folders of them, with the checksums in them, or beside them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,27 @@ from dataclasses import asdict, dataclass
 
 import click
 
-from fastio.cli.files import files_of
+from fastio.cli.files import files_or_checkpoints
 from fastio.cli.messages import DAMAGED, TROUBLE, echo_json, is_damage, one_line, visible
 from fastio.engine.delayed_progress import after_a_second
 from fastio.errors import CorruptFileError, FastIOError
+from fastio.files.checkpoint_folders import DCP, STEPS
 from fastio.formats.detect import SAFETENSORS
+from fastio.inspect.listing import contents
 from fastio.inspect.verify import verify as verify_file
+from fastio.inspect.verify_checkpoints import CheckedPart, verify_distributed, verify_steps
+from fastio.models.locate import ShardIndex, check_present
 from fastio.progress import shown
 from fastio.sizes import count_of, format_size
 
+_FORMATS = {STEPS: "step", DCP: "dcp"}
+_NOUNS = {SAFETENSORS: "tensor", "step": "file", "dcp": "item"}  # what is compared of a format; else records
 VERIFIED, NOT_VERIFIED, DAMAGE, UNREADABLE = "verified", "not verified", "damaged", "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The check of one file. ``nbytes`` were compared, also with SHA-256s if ``hashed``.
+    """The check of one file, or step. ``nbytes`` were compared, also with SHA-256s if ``hashed``.
 
     ``record`` is damaged, and ``tensors`` lie in it.
     """
@@ -57,17 +63,45 @@ def end_with(statuses: Set[str]) -> None:
 
 
 def check(path: str, has_progress: bool) -> Iterator[Outcome]:
-    """Yield the outcome of a file, or of each of a folder's shards."""
+    """Yield the outcome of a file, of each of a folder's shards, or of each step or data file of checkpoints."""
     try:
-        files = files_of(path)
+        found = files_or_checkpoints(path)
+        if isinstance(found, str):
+            yield from _check_checkpoints(path, found, has_progress)
+            return
     except (FastIOError, OSError) as error:
         yield _failed(path, error)
         return
-    yield from (_check_file(file, has_progress) for file in files)
+    are_sound = True
+    for file in found.paths:
+        outcome = _check_file(file, found.shard_index, has_progress)
+        are_sound &= outcome.status in (VERIFIED, NOT_VERIFIED)
+        yield outcome
+    if are_sound and found.shard_index is not None:
+        try:
+            contents(path)  # compares the index with the shards
+        except (FastIOError, OSError) as error:
+            yield _failed(found.shard_index.path, error)
 
 
-def _check_file(path: str, has_progress: bool) -> Outcome:
+def _check_checkpoints(path: str, kind: str, has_progress: bool) -> Iterator[Outcome]:
+    name = visible(os.path.basename(os.path.normpath(path)))
+    with shown(has_progress, f"verifying {name}") as told:
+        parts = verify_steps(path) if kind == STEPS else verify_distributed(path, after_a_second(told))
+        for part, found in parts:
+            if not isinstance(found, CheckedPart):
+                yield _failed(part, found)
+            elif found.others:
+                why = f"{found.others:,} of its {count_of(found.compared + found.others, 'item')} have no checksums"
+                yield Outcome(part, NOT_VERIFIED, why, _FORMATS[kind], found.compared, found.nbytes)
+            else:
+                yield Outcome(part, VERIFIED, "", _FORMATS[kind], found.compared, found.nbytes)
+
+
+def _check_file(path: str, index: ShardIndex | None, has_progress: bool) -> Outcome:
     try:
+        if index is not None:
+            check_present(path, index)
         with shown(has_progress, f"verifying {visible(os.path.basename(path))}") as told:
             found = verify_file(path, progress=after_a_second(told))
     except (FastIOError, OSError) as error:
@@ -86,7 +120,7 @@ def _failed(path: str, error: FastIOError | OSError) -> Outcome:
 
 def _tell(outcome: Outcome) -> None:
     if outcome.status == VERIFIED:
-        noun = "tensor" if outcome.format == SAFETENSORS else "record"
+        noun = _NOUNS.get(outcome.format, "record")
         kinds = "CRC-32s and SHA-256s" if outcome.hashed else "CRC-32s"
         compared = f"{count_of(outcome.records, noun)}, {format_size(outcome.nbytes)}, match their {kinds}"
         click.echo(f"{visible(outcome.path)}: verified: {compared}")

@@ -117,6 +117,8 @@ def _reason(bucket: int, ranked: Sequence[Opinion], chosen: Opinion, fastest: Op
     if best is not fastest:
         equal = f"{best.tool} and {other.tool} are equal in time {where} ({took} and {others})"
         return f"{equal}; {best.tool} takes less CPU"
+    if not other.known:
+        return f"{best.tool} takes {took} {where}; {other.tool}, not measured there, is expected to take {others}"
     return f"{best.tool} was the fastest {where}: {took}, then {other.tool} {others}"
 
 

@@ -41,8 +41,8 @@ class Entry(NamedTuple):
 class Explanation:
     """Which tool a dictionary would use now, why, and how sure it is. Printed, it is a table.
 
-    ``confidence`` is the chance, 0 to 1, that the first of ``entries`` is the fastest. ``tool`` is another one when the
-    dictionary would explore.
+    ``confidence`` is the chance, 0 to 1, that the first of ``entries`` is the fastest; for tools that were never tried
+    here, it relies on priors. ``tool`` is another one when the dictionary would explore.
     """
 
     context: Context
@@ -74,9 +74,16 @@ class Explanation:
         first, chance = self.entries[0].tool, f"{self.confidence:.0%}"
         if len(self.entries) == 1:
             return f"{first} is the only tool here"
-        if self.confidence >= _LIKELY_BEST:
+        untried = [entry.tool for entry in self.entries if entry.source in _ONLY_RATIOS]
+        likely = self.confidence >= _LIKELY_BEST
+        if likely and not untried:
             return f"{first} is the fastest, by a chance of {chance}"
-        return f"{first} is expected to be the fastest, but only by a chance of {chance}"
+        said = f"{first} is expected to be the fastest, {'' if likely else 'but only '}by a chance of {chance}"
+        if not untried:
+            return said
+        if len(untried) == len(self.entries):
+            return f"{said}; none of them was tried here yet"
+        return f"{said}; not tried here yet: {', '.join(untried)}"
 
 
 def describe(context: Context) -> str:

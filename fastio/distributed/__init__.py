@@ -9,8 +9,11 @@ Example::
     dcp.load(state_dict, storage_reader=Reader("checkpoints/step-100"))
 """
 
+from fastio.distributed.consolidation import consolidate
+from fastio.distributed.huggingface_reader import HuggingFaceReader
+from fastio.distributed.huggingface_writer import HuggingFaceWriter
 from fastio.distributed.reader import Reader
 from fastio.distributed.shared_dictionaries import share_dictionaries
 from fastio.distributed.writer import Writer
 
-__all__ = ["Reader", "Writer", "share_dictionaries"]
+__all__ = ["HuggingFaceReader", "HuggingFaceWriter", "Reader", "Writer", "consolidate", "share_dictionaries"]

@@ -29,6 +29,8 @@ _SUFFIX = ".distcp"
 # A commit writes a small file and removes some: no save holds the lock for longer than this.
 _LOCK_TIMEOUT_SECONDS = 60.0
 _OURS = re.compile(r"__\d+_[0-9a-f]{16}\.distcp")
+PART_SUFFIX = ".safetensors.part"
+_PART = re.compile(r"__\d+_[0-9a-f]{16}\.safetensors\.part")
 
 logger = logging.getLogger("fastio.distributed")
 
@@ -39,12 +41,12 @@ class DataFile:
     ``fd`` is open for reading and writing until :meth:`close`, or until the object is deleted.
     """
 
-    def __init__(self, folder: str, prefix: str) -> None:
+    def __init__(self, folder: str, prefix: str, suffix: str = _SUFFIX) -> None:
         self._folder = folder
         file: io.FileIO | None = None
         try:
             while file is None:
-                self.name = f"{prefix}{secrets.token_hex(8)}{_SUFFIX}"
+                self.name = f"{prefix}{secrets.token_hex(8)}{suffix}"
                 self.path = os.path.join(folder, self.name)
                 file = _create(self.path)
         except OSError as error:
@@ -84,6 +86,33 @@ class DataFile:
     def __del__(self) -> None:
         if hasattr(self, "_file"):
             self.close()  # otherwise Python issues a ResourceWarning
+
+
+class PartFile(DataFile):
+    """A data file under a name that no reader takes for a checkpoint's, until the coordinator renames it.
+
+    It is removed when it is closed, or the object is deleted, in the process that made it, unless it was renamed.
+    """
+
+    def __init__(self, folder: str, prefix: str) -> None:
+        self._process = os.getpid()
+        super().__init__(folder, prefix, PART_SUFFIX)
+
+    def close(self) -> None:
+        """Remove the file, unless it was renamed, and close it."""
+        if os.getpid() == self._process:
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+        super().close()
+
+
+def remove_parts(folder: str) -> None:
+    """Remove the files of :class:`PartFile` that dead writers left in a folder."""
+    with folder_lock(folder) as is_locked:
+        for name in os.listdir(folder) if is_locked else ():
+            if _PART.fullmatch(name):
+                with contextlib.suppress(OSError):
+                    _remove_if_unlocked(os.path.join(folder, name))
 
 
 @contextlib.contextmanager

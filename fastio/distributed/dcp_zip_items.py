@@ -66,18 +66,22 @@ def locate_tensors(path: str, fd: int, entries: Sequence[Entry]) -> list[Stored]
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_NORMAL)
 
 
-def check(path: str, name: str, data: memoryview) -> None:
-    """Compare a file of torch.save with its CRC-32s; other bytes carry none. CorruptFileError names the record."""
+def check(path: str, name: str, data: memoryview) -> bool:
+    """Compare a file of torch.save with its CRC-32s; return whether it has any, as other bytes never have.
+
+    CorruptFileError names the record.
+    """
     begins, ends = bytes(data[:4]) == _BEGIN, _END in bytes(data[-_END_BYTES:])
     if not begins and not ends:
-        return
+        return False
     if not begins:
         raise CorruptFileError(path, name, f"it begins with {bytes(data[:4])!r}, but ends as a file of torch.save")
     with _zip(path, name, io.BytesIO(data)) as archive:
-        if any(record.CRC for record in archive.infolist()):
-            damaged = archive.testzip()
-            if damaged is not None:
-                raise CorruptFileError(path, name, f"its part {quoted(damaged)} does not match its CRC-32")
+        has_crcs = any(record.CRC for record in archive.infolist())
+        damaged = archive.testzip() if has_crcs else None
+    if damaged is not None:
+        raise CorruptFileError(path, name, f"its part {quoted(damaged)} does not match its CRC-32")
+    return has_crcs
 
 
 def _stored(path: str, fd: int, entry: Entry, known: dict[bytes, _Geometry | None]) -> Stored:

@@ -46,8 +46,10 @@ logger = logging.getLogger("fastio.distributed")
 class FileLoad:
     """The read requests of one rank for one open data file of ``size`` bytes."""
 
-    def __init__(self, path: str, fd: int, size: int, policy: Any, verify: bool, progress: Any) -> None:
-        self._path, self._fd, self._size = path, fd, size
+    def __init__(
+        self, path: str, fd: int, size: int, policy: Any, verify: bool, progress: Any, file_format: str = FORMAT
+    ) -> None:
+        self._path, self._fd, self._size, self._format = path, fd, size, file_format
         self._policy, self._verify, self._progress = policy, verify, progress
         self._infos: dict[Any, Any] = {}
         self._items: dict[Any, list[ReadItem]] = {}
@@ -74,7 +76,7 @@ class FileLoad:
         """Fill everything that was added. CorruptFileError names the damaged item."""
         buffered: list[ReadRequest] = []
         in_place: dict[str, list[tuple[ReadRequest, torch.Tensor]]] = {}
-        located = [(request, request.target(planner)) for request in self.locate()]
+        located = [(request, request.target(planner, self._format)) for request in self.locate()]
         overlapping = _overlapping([target for _, target in located if target is not None])
         for request, target in located:
             if target is None or id(target) in overlapping:
@@ -130,7 +132,7 @@ class FileLoad:
         """Read extents, and compare them with the CRC-32s that are known."""
         with shown(self._progress, f"loading {os.path.basename(self._path)}") as on_progress:
             read, values = read_extents(
-                self._path, self._fd, self._size, extents, None, self._policy, on_progress, FORMAT
+                self._path, self._fd, self._size, extents, None, self._policy, on_progress, self._format
             )
         transfer = replace(read, verified=all(extent.checksum for extent in extents))
         publish(transfer)
@@ -140,12 +142,7 @@ class FileLoad:
         )  # fmt: skip
         for request, extent, value in zip(requests, extents, values, strict=True):
             if extent.checksum and value != request.stored.crc:
-                problem = (
-                    f"its {exact_size(extent.nbytes)} at offset {extent.offset} have the CRC-32 {value:08x}, expected "
-                    f"{request.stored.crc:08x}: the file was damaged after it was written; load another checkpoint, or "
-                    "restore the file from a copy (Reader(verify=False) loads it as it is)"
-                )
-                raise CorruptFileError(self._path, request.stored.name, problem)
+                raise mismatch(self._path, request.stored, value)
 
     def _extent(self, stored: Stored, target: torch.Tensor) -> Extent:
         storage = target.untyped_storage()
@@ -227,6 +224,16 @@ class FileLoad:
             if isinstance(error, pickle.UnpicklingError) and _NOT_ALLOWED in str(error):
                 raise  # torch's message says how to allow the class
             raise CorruptFileError(self._path, stored.name, f"it makes no tensor: {shortened(error)}") from error
+
+
+def mismatch(path: str, stored: Stored, value: int) -> CorruptFileError:
+    """The error for an item whose bytes have another CRC-32, ``value``, than is stored."""
+    problem = (
+        f"its {exact_size(stored.nbytes)} at offset {stored.offset} have the CRC-32 {value:08x}, expected "
+        f"{stored.crc:08x}: the file was damaged after it was written; load another checkpoint, or "
+        "restore the file from a copy (Reader(verify=False) loads it as it is)"
+    )
+    return CorruptFileError(path, stored.name, problem)
 
 
 def _overlapping(targets: Sequence[torch.Tensor]) -> set[int]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
 
-from fastio.distributed.stored_items import FORMAT, Stored
+from fastio.distributed.stored_items import Stored
 from fastio.transports import selection
 from fastio.transports.transport import LOAD
 
@@ -35,7 +35,7 @@ class ReadRequest(NamedTuple):
         part = self.stored.part(begin, end)
         return self if part is None else ReadRequest(part, self.items, begin)
 
-    def target(self, planner: LoadPlanner) -> torch.Tensor | None:
+    def target(self, planner: LoadPlanner, file_format: str) -> torch.Tensor | None:
         """Return the tensor into which the bytes can be read directly; None if they need a buffer."""
         stored, item = self.stored, self.items[0]
         if len(self.items) > 1 or item.type == LoadItemType.BYTE_IO or not stored.is_packed() or not stored.nbytes:
@@ -48,7 +48,7 @@ class ReadRequest(NamedTuple):
             return None
         if not target.is_contiguous() or target.is_conj() or target.is_neg():
             return None
-        if kind != "cpu" and not selection.able(LOAD, FORMAT, frozenset({kind}), "object")[0]:
+        if kind != "cpu" and not selection.able(LOAD, file_format, frozenset({kind}), "object")[0]:
             return None
         return target
 

@@ -16,6 +16,7 @@ from torch.futures import Future
 from fastio.arguments import Path, Policy, Progress
 from fastio.distributed import metadata as metadata_file
 from fastio.distributed.load_file import FileLoad
+from fastio.distributed.stored_items import FORMAT
 from fastio.engine.call_checks import check_flag
 from fastio.engine.tool_selection import check
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, quoted
@@ -51,6 +52,8 @@ class Reader(StorageReader):
     TransferError (an OSError) if the system refused, UnsupportedError for items that other storage wrote.
     """
 
+    _format = FORMAT
+
     def __init__(self, path: Path, *, policy: Policy = "auto", verify: bool = True, progress: Progress = None) -> None:
         super().__init__()
         check(policy, LOAD)
@@ -66,7 +69,7 @@ class Reader(StorageReader):
 
     def __repr__(self) -> str:
         verifies = "verifies" if self.verify else "does not verify"
-        return f"<fastio Reader of {self.path}: policy {self.policy!r}, {verifies}>"
+        return f"<fastio {type(self).__name__} of {self.path}: policy {self.policy!r}, {verifies}>"
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id:
@@ -84,7 +87,7 @@ class Reader(StorageReader):
         if rank is not None and isinstance(self._metadata_error, CorruptFileError | TransferError):
             return empty
         try:
-            metadata = metadata_file.read(self.path, rank)
+            metadata = self._metadata(rank)
         except FastIOError as error:
             if rank is None or self._metadata_error is None:
                 self._metadata_error = error
@@ -114,7 +117,7 @@ class Reader(StorageReader):
         for name, items in by_file.items():
             with contextlib.ExitStack() as stack:
                 path, fd, size = open_data_file(self.path, name, items, stack)
-                load = FileLoad(path, fd, size, self.policy, self.verify, self.progress)
+                load = FileLoad(path, fd, size, self.policy, self.verify, self.progress, self._format)
                 for item in items:
                     load.add(item, self._info(item))
                 load.run(planner)
@@ -130,6 +133,10 @@ class Reader(StorageReader):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return filesystem.FileSystemReader.validate_checkpoint_id(checkpoint_id)
+
+    def _metadata(self, rank: int | None) -> Metadata:
+        """Read the checkpoint's metadata, or with ``rank`` those that a rank saved without collectives."""
+        return metadata_file.read(self.path, rank)
 
     def _info(self, item: ReadItem) -> Any:
         info = self._infos.get(item.storage_index)

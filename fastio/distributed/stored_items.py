@@ -16,14 +16,14 @@ _ATTRIBUTE = "fastio"
 
 
 class Record(NamedTuple):
-    """The payload of an item: ``nbytes`` from its ``start``, with their CRC-32.
+    """The payload of an item: ``nbytes`` from its ``start``, with their CRC-32, if it is known.
 
     These are the bytes of a contiguous tensor or, if ``dtype`` and ``size`` are None, a whole file of torch.save.
     """
 
     start: int
     nbytes: int
-    crc: int
+    crc: int | None
     dtype: torch.dtype | None
     size: tuple[int, ...] | None
 

@@ -25,7 +25,7 @@ from fastio.engine.tool_selection import check
 from fastio.files.new_folders import make_folders, remove_folders
 from fastio.files.open_file import path_of
 from fastio.progress import check_progress, shown
-from fastio.results import publish
+from fastio.results import SaveResult, publish
 from fastio.runtime.gc_pause import gc_paused
 from fastio.transports.transport import SAVE
 
@@ -71,29 +71,29 @@ class Writer(StorageWriter):
         self.overwrite = overwrite
         self.save_id = str(uuid.uuid4())
         self._rank: int | None = None
-        self._file: DataFile | None = None
+        self._files: list[DataFile] = []
         self._made: list[str] = []  # folders
         self._rare_gc = RareGC()
 
     def __repr__(self) -> str:
         durable = "durable" if self.durable else "not durable"
-        return f"<fastio Writer to {self.path}: policy {self.policy!r}, {durable}>"
+        return f"<fastio {type(self).__name__} to {self.path}: policy {self.policy!r}, {durable}>"
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id:
             self.path = os.fspath(checkpoint_id)
         self.save_id = str(uuid.uuid4())
-        self._close_file()
+        self._close_files()
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         # Without collectives each rank writes its own metadata.
         self._rank = kwargs.get("rank") if not kwargs.get("use_collectives", True) else None
-        self._close_file()
+        self._close_files()
         self._rare_gc.begin()
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        self._made = make_folders(self.path)
-        if not self.overwrite and metadata_file.exists(self.path, self._rank):
+        self._made = make_folders(self._folder)
+        if not self.overwrite and self._exists():
             raise RuntimeError(f"Checkpoint already exists and {self.overwrite=}.")  # DCP's own message
         return plan if self._rank is None else _with_prefix(plan, self._rank)
 
@@ -119,7 +119,7 @@ class Writer(StorageWriter):
         metadata.storage_data = {result.index: result.storage_data for rank in results for result in rank}
         metadata.storage_meta = self.storage_meta()
         metadata_file.commit(self.path, self._rank, metadata, self.durable)
-        self._close_file()
+        self._close_files()
 
     def storage_meta(self) -> StorageMeta:
         return StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self.save_id)
@@ -134,7 +134,16 @@ class Writer(StorageWriter):
         return filesystem.FileSystemWriter.validate_checkpoint_id(checkpoint_id)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_file": None, "_rare_gc": RareGC()}
+        return {**self.__dict__, "_files": [], "_rare_gc": RareGC()}
+
+    @property
+    def _folder(self) -> str:
+        """The folder of the data files."""
+        return self.path
+
+    def _exists(self) -> bool:
+        """Whether there is a checkpoint that the save replaces."""
+        return metadata_file.exists(self.path, self._rank)
 
     def _write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
         with gc_paused():
@@ -146,19 +155,26 @@ class Writer(StorageWriter):
         except BaseException:
             file.discard()
             raise
-        self._file = file  # its lock marks the save as in progress until the next one begins or the writer is deleted
-        publish(result)
-        logger.info(
-            "saved %d bytes in %.3f s (%.0f MB/s) by %s, %s: %s",
-            result.nbytes, result.seconds, result.bandwidth / 1e6, result.tool, result.route, file.path,
-        )  # fmt: skip
+        self._files = [
+            file
+        ]  # its lock marks the save as in progress until the next one begins or the writer is deleted
+        tell(result, file.path)
         return _results(image, file.name, values)
 
-    def _close_file(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+    def _close_files(self) -> None:
+        for file in self._files:
+            file.close()
+        self._files = []
         self._rare_gc.end()
+
+
+def tell(result: SaveResult, path: str) -> None:
+    """Give the result of a data file's save to the recorders, and to the log."""
+    publish(result)
+    logger.info(
+        "saved %d bytes in %.3f s (%.0f MB/s) by %s, %s: %s",
+        result.nbytes, result.seconds, result.bandwidth / 1e6, result.tool, result.route, path,
+    )  # fmt: skip
 
 
 def _with_prefix(plan: SavePlan, rank: int) -> SavePlan:

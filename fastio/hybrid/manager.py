@@ -113,7 +113,10 @@ class Hybrid:
         trained = [slot for slot in slots if slot.parameter.requires_grad]
         folder = store.places[0] if store is not None and os.path.isdir(store.places[0]) else None
         self._gradients = GradientCopies(
-            trained, FlatBuffer(self._flat_buffer.nbytes, self._device_memory, folder), self._device_memory
+            trained,
+            FlatBuffer(self._flat_buffer.nbytes, self._device_memory, folder),
+            self._device_memory,
+            list(model.modules()),
         )
         if gradient_reserve < 1:
             self._gradients.put_on_host(trained)
@@ -168,6 +171,7 @@ class Hybrid:
         self._refuse_closed()
         self._module_hooks.refuse_forked()
         requirements.check_unchanged(self._model, groups, self._slots, self._gradients.by_parameter)
+        self._gradients.finish_moves()
         self._device_memory.synchronize()
         reached = self._gradients.reached_parameters()
         # Before anything is changed, because it may raise. A step without backward gives no information.
@@ -208,6 +212,7 @@ class Hybrid:
             0 if copied is None else copied.layers,
             0 if copied is None else copied.nbytes,
             taken.moved,
+            taken.beside,
             taken.early,
             taken.copied,
             self._states.bytes_written,
@@ -260,7 +265,7 @@ class Hybrid:
             if self._device_memory.measures:
                 return lambda: self._measure_next_step(layers, copied=False)
             works = [self._first_step.work(layer) for layer in layers]
-            return self._make_plan(layers, [machines.costs(work, MACHINE, self._reserve < 1) for work in works])
+            return self._make_plan(layers, [machines.costs(work, MACHINE) for work in works])
         if self._in_place_timer is None:
             return lambda: self._measure_next_step(self._layers, copied=True)
         return self._make_plan(self._layers, measured_costs(self._layers, self._in_place_timer, self._timer))
@@ -273,7 +278,6 @@ class Hybrid:
             StepTimer(layers, self._flat_buffer, self._device_memory, copied),
         )
         self._shadow = self._module_hooks.listener = self._gradients.listener = self._timer
-        self._gradients.put_on_host(self._gradients.slots if self._reserve < 1 or not copied else ())
 
     def _make_plan(self, layers: list[Layer], costs: list[LayerCosts]) -> Callable[[], None]:
         chosen = plan(costs, self._planner, self._budget, self._reserve)

@@ -1,8 +1,8 @@
 """Measures what each layer costs on this machine, in two ordinary training steps.
 
-In one step all layers are read in place, and gradients are written to host memory. In the other each layer is copied to
-the device when it is used, in forward and backward, and released at once: that fits any budget with room for the
-largest layer. The values are the same in both.
+In one step all layers are read in place. In the other each layer is copied to the device when it is used, in forward
+and backward, and released at once: that fits any budget with room for the largest layer. The values are the same in
+both. The time that gradients take to host memory is in neither: they move beside backward.
 """
 
 from __future__ import annotations
@@ -97,14 +97,8 @@ class StepTimer(ShadowModel):
         return super().current(slot)
 
     def gradient_ready(self, slot: Slot) -> None:
-        """Record the end of backward for a copied layer."""
-        if self._copies:
-            self.over[slot.layer] = self._device_memory.record_time()
-
-    def gradient_placed(self, slot: Slot) -> None:
-        """Record the end of backward for a layer read in place: its gradient is in host memory."""
-        if not self._copies:
-            self.over[slot.layer] = self._device_memory.record_time()
+        """Record the end of a layer's backward."""
+        self.over[slot.layer] = self._device_memory.record_time()
 
     def invalidate_copies(self) -> None:
         """End the step: free the device memory of all layers."""

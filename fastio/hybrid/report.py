@@ -25,7 +25,8 @@ class Report:
     planning. ``simulated``: the costs are those of ``machine``, not measured here.
 
     ``layers_copied`` and ``bytes_copied`` count copies of parameters to the device. ``gradients_moved`` counts
-    gradients moved to host memory in backward; ``gradients_early`` copies made in backward of gradients that stay on
+    gradients moved to host memory in backward, ``gradients_beside`` those of them whose move overlaps it;
+    ``gradients_early`` copies made in backward of gradients that stay on
     the device; ``gradients_copied`` copies made in steps. ``state_bytes_written`` and ``state_bytes_read``: of the
     optimizer's state, if it is on disk.
     """
@@ -39,6 +40,7 @@ class Report:
     layers_copied: int
     bytes_copied: int
     gradients_moved: int
+    gradients_beside: int
     gradients_early: int
     gradients_copied: int
     state_bytes_written: int
@@ -54,16 +56,23 @@ class Report:
             return f"hybrid training: {self.steps} steps, not planned yet"
         parameters = sum(one.nbytes for one in self.costs)
         lines = [f"hybrid training: {self.steps} steps, {len(self.layers)} layers, {_mib(parameters)} of parameters"]
+        if self.simulated:
+            lines.append(
+                "without a GPU: the model trains on the CPU, with the values of plain training; two buffers of host "
+                f"memory stand for the GPU's and the host's. Modes and times are planned for a simulated {self.machine}"
+            )
         for mode in MODES:
             chosen = [c.nbytes for c, m in zip(self.costs, self.plan.modes, strict=True) if m == mode]
             lines.append(f"{mode}, {MEANINGS[mode]}: {len(chosen)} layers, {_mib(sum(chosen))}")
         on_host = sum(self.costs[layer].nbytes for layer in self.plan.gradients_on_host)
         lines.append(f"gradients in host memory, by the plan: {_mib(on_host)}")
         source = f"simulated for {self.machine}, not measured here" if self.simulated else "from times measured here"
+        device = "the buffer that stands for the GPU's memory" if self.simulated else "the device"
         lines.append(f"planned forward: {self.plan.forward_s * 1e3:.3f} ms ({source})")
-        lines.append(f"copied to the device: {self.layers_copied} layers, {_mib(self.bytes_copied)} so far")
+        lines.append(f"copied to {device}: {self.layers_copied} layers, {_mib(self.bytes_copied)} so far")
         lines.append(
-            f"gradients so far: {self.gradients_moved} moved to host memory in backward, "
+            f"gradients so far: {self.gradients_moved} moved to host memory in backward "
+            f"({self.gradients_beside} while it went on), "
             f"{self.gradients_early} copied there in backward, {self.gradients_copied} copied in steps"
         )
         if self.state_bytes_written:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from fastio.errors import CheckpointError, CorruptFileError, TransferError
+from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +53,36 @@ def steps(path: str) -> tuple[Step, ...]:
 
     TransferError if a folder cannot be read.
     """
+    return tuple(_step(number, folder, found) for number, folder, found in manifests(path))
+
+
+def manifests(path: str) -> list[tuple[int, str, Any]]:
+    """The number, the folder and the manifest of each of those steps, or the FastIOError of one that is damaged.
+
+    TransferError if a folder cannot be read.
+    """
     from fastio.checkpoint.folder import manifest
     from fastio.checkpoint.folder.step_folders import StepFolder
 
     folder = os.path.normpath(path)
     if os.path.lexists(os.path.join(folder, manifest.NAME)):
         try:
-            return (_step(folder, manifest.read(folder)),)
+            one = manifest.read(folder)
         except (CorruptFileError, CheckpointError, TransferError) as error:
             number = os.path.basename(folder).rpartition("-")[2]
-            return (Step(int(number) if number.isdigit() else -1, folder, "", 0, (), {}, str(error)),)
-    found = StepFolder(folder)
-    manifests, damaged = found.read_manifests()
-    intact = [_step(found.path_of(one.step), one) for one in manifests]
-    broken = [Step(step, found.path_of(step), "", 0, (), {}, str(error)) for step, error in damaged.items()]
-    return tuple(sorted([*intact, *broken], key=lambda one: one.step))
+            return [(int(number) if number.isdigit() else -1, folder, error)]
+        return [(one.step, folder, one)]
+    steps = StepFolder(folder)
+    intact, damaged = steps.read_manifests()
+    found = [*((one.step, one) for one in intact), *damaged.items()]
+    return [(step, steps.path_of(step), one) for step, one in sorted(found, key=lambda pair: pair[0])]
 
 
-def _step(folder: str, found: Any) -> Step:
+def _step(number: int, folder: str, found: Any) -> Step:
+    if isinstance(found, FastIOError):
+        return Step(number, folder, "", 0, (), {}, str(found))
     names = tuple(file.name for file in found.files)
-    return Step(found.step, folder, found.saved, found.nbytes, names, found.metadata, "")
+    return Step(number, folder, found.saved, found.nbytes, names, found.metadata, "")
 
 
 def distributed(path: str) -> DistributedContents:

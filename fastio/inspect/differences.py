@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from fastio.engine.extent_reads import read_extents
-from fastio.errors import CorruptFileError, FormatError, quoted
+from fastio.errors import CorruptFileError, FormatError, TransferError, quoted
 from fastio.formats.detect import NPY
 from fastio.formats.pt.reader import crc_mismatch
 from fastio.inspect import values
@@ -17,7 +17,7 @@ from fastio.transports.transport import Extent
 from fastio.volumes.object_file import opened
 
 ONLY_FIRST, ONLY_SECOND, SHAPE, DTYPE, VALUES = "only in the first", "only in the second", "shape", "dtype", "values"
-DAMAGED = "damaged"
+DAMAGED, UNREADABLE = "damaged", "unreadable"
 # torch can view no memory as a quantized dtype: the stored integers are compared.
 _QUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
 
@@ -27,7 +27,7 @@ class TensorDifference:
     """How the tensors of one name differ: ``kind`` is one of the constants of this module.
 
     ``found`` describes each file's tensor; empty where the file has none. ``values`` is set if values differ, and
-    ``problem`` if one of the tensors is damaged: they were not compared then.
+    ``problem`` if one of the tensors is damaged, or the system could not read it: they were not compared then.
     """
 
     name: str
@@ -45,8 +45,8 @@ def differences(
     ``atol`` and ``rtol`` are those of :func:`fastio.inspect.values.compare`. ``strip_prefix`` is left out of names that
     begin with it; FormatError if two names of a file are the same then.
 
-    Reads both files' bytes; a tensor that is all of a record with a CRC-32 is compared with it. One that is damaged is
-    yielded with the reason, and the others are compared all the same.
+    Reads both files' bytes; a tensor that is all of a record with a CRC-32 is compared with it. One that is damaged, or
+    that the system could not read, is yielded with the reason, and the others are compared all the same.
     """
     ones, others = _by_name(first, strip_prefix), _by_name(second, strip_prefix)
     if _is_nameless(first) and _is_nameless(second):
@@ -62,8 +62,9 @@ def differences(
         elif one.nbytes:
             try:
                 both = read(one, first.checksummed), read(other, second.checksummed)
-            except CorruptFileError as error:
-                yield TensorDifference(name, DAMAGED, (described(one), described(other)), problem=str(error))
+            except (CorruptFileError, TransferError) as error:
+                kind = DAMAGED if isinstance(error, CorruptFileError) else UNREADABLE
+                yield TensorDifference(name, kind, (described(one), described(other)), problem=str(error))
                 continue
             found = values.compare(*both, atol, rtol)
             if found.elements:

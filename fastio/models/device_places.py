@@ -13,32 +13,42 @@ from fastio.errors import quoted
 from fastio.formats.alike_names import alike_names
 
 
-def device_places(device: Any) -> Callable[[str], torch.device]:
-    """Return the function that gives a tensor's device by its name.
+def named_places(device: Any) -> Callable[[str], torch.device | None]:
+    """Return the function that gives the device that ``device`` names for a tensor, by the tensor's name.
 
     ``device`` is None for the CPU, a device, or a map of names of submodules, parameters or buffers to devices: the
-    longest that a name begins with, up to a dot, counts; ``""`` is for all others.
+    longest that a name begins with, up to a dot, counts; ``""`` is for all others. The function returns None for a name
+    that the map has no device for.
 
-    ValueError for the meta device, and, from the function, for a name that the map has no device for; UnsupportedError,
-    from the function, for a device that torch does not find here.
+    ValueError for the meta device; TypeError and UnsupportedError for what names no device.
     """
-    present = functools.cache(functools.partial(present_device, "device"))
-    if not isinstance(device, Mapping):
-        _check(device)
-        return lambda name: present(device)
-    places = {_prefix(prefix): one for prefix, one in device.items()}
-    for one in places.values():
-        _check(one)
+    given = device if isinstance(device, Mapping) else {"": device}
+    places = {_prefix(prefix): _named(one) for prefix, one in given.items()}
 
-    def place(name: str) -> torch.device:
+    def place(name: str) -> torch.device | None:
         prefix = name
         while prefix not in places:
             if not prefix:
-                raise ValueError(
-                    f"device has no entry for {quoted(name)}: name one of its modules, or '' for all others"
-                )
+                return None
             prefix = prefix.rpartition(".")[0]
-        return present(places[prefix])
+        return places[prefix]
+
+    return place
+
+
+def present_places(device: Any) -> Callable[[str], torch.device]:
+    """Return the function that gives the device on which a load makes a tensor, as :func:`named_places` does.
+
+    Besides, the function raises ValueError for a name that the map has no device for, and UnsupportedError for a device
+    that torch does not find here.
+    """
+    named, present = named_places(device), functools.cache(functools.partial(present_device, "device"))
+
+    def place(name: str) -> torch.device:
+        found = named(name)
+        if found is None:
+            raise ValueError(f"device has no entry for {quoted(name)}: name one of its modules, or '' for all others")
+        return present(str(found))
 
     return place
 
@@ -64,6 +74,8 @@ def _prefix(prefix: Any) -> str:
     return prefix
 
 
-def _check(device: Any) -> None:
-    if named_device("device", device).type == "meta":
+def _named(device: Any) -> torch.device:
+    found = named_device("device", device)
+    if found.type == "meta":
         raise ValueError("device='meta': tensors there have no memory to load into; name the device to create them on")
+    return found

@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from fastio.errors import quoted
 from fastio.files.open_file import is_path
 from fastio.formats.alike_names import alike_names
+from fastio.models.device_places import named_places
 from fastio.models.load_plan import LoadPlan
 from fastio.models.partial_load import listed
 
@@ -51,6 +52,25 @@ def warn_of_tensors_without_memory(model: torch.nn.Module, missing: Iterable[str
     if left:
         (said,) = listed("no values were loaded for these tensors, which stay without memory", left)
         cure = "load a file that has them as well, or give the module tensors with values in their place"
+        warnings.warn(f"load_model: {said}; {cure}", RuntimeWarning, stacklevel=_TO_CALLER)
+
+
+def warn_of_other_devices(device: Any, loaded: dict[str, torch.Tensor]) -> None:
+    """Warn of loaded tensors that had memory, and kept it, on another device than ``device`` names for them."""
+    if device is None:
+        return
+    named = named_places(device)
+    kept: dict[tuple[str, str], list[str]] = {}
+    for name, tensor in loaded.items():
+        place = named(name)
+        if place is None or tensor.is_meta:
+            continue
+        here = tensor.device
+        if place.type != here.type or (place.index not in (None, here.index) and here.index is not None):
+            kept.setdefault((str(here), str(place)), []).append(name)
+    for (found, wanted), names in kept.items():
+        (said,) = listed(f"these tensors had memory on {found} and were filled there, not moved to {wanted}", names)
+        cure = f"call model.to({wanted!r}), or make the module under torch.device('meta'): device= is where those go"
         warnings.warn(f"load_model: {said}; {cure}", RuntimeWarning, stacklevel=_TO_CALLER)
 
 

@@ -50,6 +50,15 @@ def locate(where: Any, missing: str = MISSING_MODEL) -> Located:
     ShardMissingError for a file that only the index has, CorruptFileError for an index that is none, ValueError for a
     list without a path, TypeError for what is no path.
     """
+    located = named(where, missing)
+    if located.shard_index is not None:
+        for path in located.paths:
+            check_present(path, located.shard_index)
+    return located
+
+
+def named(where: Any, missing: str = MISSING_MODEL) -> Located:
+    """As :func:`locate`; files that an index names may be missing."""
     if not is_path(where):
         return Located(_listed(where), None)
     path = os.fsdecode(where)
@@ -64,7 +73,19 @@ def locate(where: Any, missing: str = MISSING_MODEL) -> Located:
     if not path.endswith(INDEX_SUFFIX):
         return Located([path], None)
     index = read_index(path)
-    return Located(_shards(index), index)
+    folder = os.path.dirname(path)
+    return Located([os.path.join(folder, name) for name in sorted(set(index.files.values()))], index)
+
+
+def check_present(path: str, index: ShardIndex) -> None:
+    """Raise ShardMissingError if a file that an index names is missing."""
+    if not os.path.exists(path):
+        tensors = [tensor for tensor, file in index.files.items() if file == os.path.basename(path)]
+        raise ShardMissingError(
+            path,
+            f"{index.path} names this file for {len(tensors)} tensors ({quoted(tensors[0])} is one), but it is "
+            "missing: download or copy it again",
+        )
 
 
 def read_index(path: str) -> ShardIndex:
@@ -129,18 +150,3 @@ def _in_folder(folder: str) -> str:
             raise FileNotFoundError(errno.ENOENT, problem, folder)
     said = told_of_folder(folder) or "no file of safetensors: check the path, or name a file of tensors"
     raise FileNotFoundError(errno.ENOENT, f"expected {expected}, found {said}", folder)
-
-
-def _shards(index: ShardIndex) -> list[str]:
-    folder = os.path.dirname(index.path)
-    names = sorted(set(index.files.values()))
-    for name in names:
-        path = os.path.join(folder, name)
-        if not os.path.exists(path):
-            tensors = [tensor for tensor, file in index.files.items() if file == name]
-            raise ShardMissingError(
-                path,
-                f"{index.path} names this file for {len(tensors)} tensors ({quoted(tensors[0])} is one), but it is "
-                "missing: download or copy it again",
-            )
-    return [os.path.join(folder, name) for name in names]

@@ -7,9 +7,14 @@ import torch
 from fastio.arguments import Backend, Device, Group, Policy, Weights
 from fastio.engine.call_checks import check_flag, swapped
 from fastio.engine.tool_selection import check
-from fastio.models.device_places import check_names, device_places
+from fastio.models.device_places import check_names, present_places
 from fastio.models.load_plan import LoadPlan, module_target, wanted_dtype
-from fastio.models.load_warnings import warn_of_meta_buffers, warn_of_nothing_loaded, warn_of_tensors_without_memory
+from fastio.models.load_warnings import (
+    warn_of_meta_buffers,
+    warn_of_nothing_loaded,
+    warn_of_other_devices,
+    warn_of_tensors_without_memory,
+)
 from fastio.models.loading import Load
 from fastio.models.module_tensors import ModuleTensors, module_tensors
 from fastio.models.rank_group import rank_group, together
@@ -52,9 +57,10 @@ def load_model(
         strict: raise for names that only the files or only the module have. Without it, a RuntimeWarning says so if the
             files have no name of the module, so that nothing is loaded, and one names tensors that got no values and
             have no memory: on the meta device, or of a lazy module.
-        device: where tensors that are on the meta device are put; None for the CPU. Or a dict of names of submodules,
-            parameters or buffers to devices: the longest that a name begins with counts, ``""`` is for all others. What
-            is not on the meta device stays where it is.
+        device: where tensors that are on the meta device are made; None for the CPU. Or a dict of names of submodules,
+            parameters or buffers to devices: the longest that a name begins with counts, ``""`` is for all others.
+            Nothing is moved: what has memory is filled where it is, with a RuntimeWarning if ``device`` names another
+            device for it. ``model.to(device)`` moves a module.
         backend: safetensors' argument, ``"mmap"`` or ``"pread"``. It has no effect: ``policy`` says how files are read.
         atomic: read everything before the module changes, so that an error leaves it as it was; this needs memory for
             what is not on the meta device a second time. By default an error of the disk or a damaged tensor leaves the
@@ -94,7 +100,7 @@ def load_model(
         check_flag("atomic", atomic)
         check_flag("verify", verify)
         check_backend(backend)
-        place_of = device_places(device)
+        place_of = present_places(device)
         if not isinstance(model, torch.nn.Module):
             if isinstance(filename, torch.nn.Module):
                 raise swapped("load_model", "model", model, filename)
@@ -107,6 +113,8 @@ def load_model(
         with got.partial.step():
             _assign(model, found, got.plan, got.new, got.filled if found.own or atomic else {}, dtype)
         warn_of_meta_buffers(model)
+        loaded = {*got.plan.names}
+        warn_of_other_devices(device, {name: one for name, one in found.tensors.items() if name in loaded})
         is_meta = any(tensor.is_meta for tensor in found.tensors.values())
         warn_of_nothing_loaded("load_model", "module.state_dict()", got.plan, filename, is_meta)
         missing, unexpected = got.plan.result(got.damaged)

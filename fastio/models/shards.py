@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 _NAME = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 INDEX_NAME = "model.safetensors.index.json"
+SINGLE_NAME = "model.safetensors"
 
 
 def split(sizes: Mapping[str, int], most: int) -> dict[str, list[str]]:
@@ -31,7 +32,7 @@ def split(sizes: Mapping[str, int], most: int) -> dict[str, list[str]]:
     if current or not shards:
         shards.append(current)
     if len(shards) == 1:
-        return {"model.safetensors": shards[0]}
+        return {SINGLE_NAME: shards[0]}
     return {f"model-{n:05d}-of-{len(shards):05d}.safetensors": names for n, names in enumerate(shards, 1)}
 
 

@@ -12,7 +12,7 @@ from fastio.engine.tool_selection import check
 from fastio.errors import UnsupportedError, kind_of, quoted
 from fastio.formats import dense_tensors
 from fastio.formats.named_tensors import named_tensors
-from fastio.models.device_places import device_places
+from fastio.models.device_places import present_places
 from fastio.models.in_place import copy_into
 from fastio.models.load_plan import STATE
 from fastio.models.load_warnings import warn_of_no_tensors, warn_of_nothing_loaded
@@ -79,7 +79,7 @@ def load_into(
                 raise swapped("load_into", "state", state, filename)
             found = _tensors_of(state)
             load = Load("load_into", filename, strict, atomic, dtype, policy, verify, ranks)
-            got = load.run(STATE, found, device_places(None))
+            got = load.run(STATE, found, present_places(None))
         for name, tensor in got.new.items():
             copy_into(found.tensors[name], tensor)
         warn_of_nothing_loaded("load_into", "state", got.plan, filename)

@@ -25,6 +25,7 @@ class DeviceMemory:
         self._device = torch.device("cpu")
         self._accelerator: devices.Accelerator | None = None
         self._errors = 0  # that were seen here
+        self._begun = 0  # bytes that were allocated when measuring began
 
     @property
     def is_accelerated(self) -> bool:
@@ -39,6 +40,7 @@ class DeviceMemory:
 
     def measure(self) -> None:
         """Begin to measure the peak: everything that is saved moves out from here on, and is waited for."""
+        self._begun = self.allocated()
         if self._accelerator is not None:
             self._accelerator.reset_peak_memory(self._device)
             return
@@ -50,6 +52,10 @@ class DeviceMemory:
         if self._accelerator is not None:
             return self._accelerator.peak_memory(self._device)
         return memory_of_process("VmHWM:") or 0
+
+    def risen(self) -> int:
+        """Return by how much the peak exceeds what was allocated at :meth:`measure`."""
+        return max(0, self.peak() - self._begun)
 
     def allocated(self) -> int:
         """Return the bytes that are allocated now."""
@@ -63,7 +69,10 @@ class DeviceMemory:
             limit = self._accelerator.memory_limit(self._device)
             return None if limit is None else fit_device(str(self._device), limit, room.peak, room.grown, working_set)
         available = available_memory()
-        return None if available is None else fit_host(available, room.peak - room.base, working_set)
+        if available is None:
+            return None
+        # An optimizer makes its state in its first step: it is no part of the peak of backward, and is in the base.
+        return fit_host(available, max(room.peak - room.base, room.backward), working_set)
 
     def has_run_out(self) -> bool:
         """Return whether torch raised OutOfMemoryError for the device since the last call, and none was answered."""

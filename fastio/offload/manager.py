@@ -19,6 +19,7 @@ from fastio.offload.autograd.module_hooks import ModuleHooks
 from fastio.offload.autograd.thread_pass import ThreadPass
 from fastio.offload.codecs.encoding import Codec, is_exact
 from fastio.offload.device_memory import DeviceMemory
+from fastio.offload.device_support import DeviceSupport
 from fastio.offload.out_of_memory import Result, StepState, is_out_of_memory, run_twice
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.schedule import Policy, PolicyName
@@ -62,8 +63,10 @@ class Offload(SavedTensors):
     move, what memory they take, and where torch does not allow it.
 
     Raises ValueError for places of several drivers or ``strict_paper`` with another policy, DeviceInUseError for a
-    refused device, InfeasibleBudget on entering if the policy cannot keep the budget, and ActivationLostError in
-    backward if a tensor cannot be read back. After that error the Offload cannot be used.
+    refused device, ToolUnavailableError if the codec, or the tool that a store of files names, cannot take the tensors
+    of a device (here if ``model`` is on it, else before the first of them moves), InfeasibleBudget on entering if the
+    policy cannot keep the budget, and ActivationLostError in backward if a tensor cannot be read back. After that error
+    the Offload cannot be used.
     """
 
     def __init__(
@@ -81,17 +84,19 @@ class Offload(SavedTensors):
         if model is not None and not isinstance(model, torch.nn.Module):
             raise TypeError(f"model is {kind_of(model)}: expected a torch.nn.Module or None")
         is_exact(codec)  # raises ValueError for an unknown one
+        support = DeviceSupport(codec, store)
+        support.require_for(model)
         self._model = model
         counts = Counts()
         host_bytes = parse_size(host_budget, "host_budget") or 0
         operators = OperatorPolicy.of(policy)
         planned: Any = policy if operators is None else "all"
         limit = parse_size(budget, "budget")
-        planner = Planner(planned, limit, host_bytes, codec in {"lossless", "exponents"}, strict_paper, DeviceMemory())
-        if operators is not None:
-            planner.title = operators.name
+        title = "" if operators is None else operators.name
+        optional = codec in {"lossless", "exponents"}
+        planner = Planner(planned, limit, host_bytes, optional, strict_paper, DeviceMemory(), title)
         tiers = TierSet(*resolve_store(store, policy, force), host_bytes, counts)
-        super().__init__(planner, tiers, ModuleHooks(model), codec, counts)
+        super().__init__(planner, tiers, ModuleHooks(model), codec, support, counts)
         if operators is not None or policy == "optimal":
             self._recomputation = Recomputation(self, self._tiers.loaded, operators)
         self._numbers = itertools.count(1)  # of forward passes
@@ -121,6 +126,7 @@ class Offload(SavedTensors):
             raise RuntimeError("this Offload is closed: make another")
         if os.getpid() != self._process:
             raise RuntimeError("this Offload was made before a fork: make another in the child process")
+        self._support.require_for(self._model)
         self._reap()
         with self._lock:  # other threads may release graphs, which changes the queue
             self._planner.prepare()
@@ -195,7 +201,7 @@ class Offload(SavedTensors):
 
     def _begin_recording(self, here: ThreadPass) -> None:
         if self._recomputation is not None:
-            here.pack, here.unpack = self._recomputation.begin_pass(here.pack)
+            here.pack = self._recomputation.begin_pass(here.pack)
 
     def _leave(self, here: ThreadPass) -> None:
         here.step = None

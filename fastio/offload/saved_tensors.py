@@ -26,6 +26,7 @@ from fastio.offload.autograd.thread_pass import PendingMove, ThreadPass
 from fastio.offload.autograd.views import view_of
 from fastio.offload.codecs.encoding import Codec
 from fastio.offload.codecs.saved_tensor_encoding import pack, unpack
+from fastio.offload.device_support import DeviceSupport
 from fastio.offload.freed_blocks import FreedBlocks
 from fastio.offload.out_of_memory import is_out_of_memory
 from fastio.offload.planning.planner import Planner
@@ -49,13 +50,22 @@ class SavedTensors:
     ``failure``: the error that left gradients incomplete, if any.
     """
 
-    def __init__(self, planner: Planner, tiers: TierSet, threads: ModuleHooks, codec: Codec, counts: Counts) -> None:
+    def __init__(
+        self,
+        planner: Planner,
+        tiers: TierSet,
+        threads: ModuleHooks,
+        codec: Codec,
+        support: DeviceSupport,
+        counts: Counts,
+    ) -> None:
         self.counts = counts
         self.failure: ActivationLostError | None = None
         self._planner = planner
         self._tiers = tiers
         self._threads = threads
         self._codec = codec
+        self._support = support
         self._freed = FreedBlocks(planner.given_budget is not None)
         self._lock = threading.Lock()
         self._released: deque[HandleRef | Hold] = deque()  # of handles that are gone
@@ -124,6 +134,8 @@ class SavedTensors:
         ):
             self.counts.passed_through += 1
             return Kept(tensor)
+        if kind.accelerator not in self._support.found:
+            self._support.require(tensor.device)
         operator = _sequence_number()
         with self._lock:
             if self._released:
@@ -147,7 +159,7 @@ class SavedTensors:
                 placement = step.decide(self._codec)
                 if self._recomputation is not None:
                     placement = self._recomputation.place(step, saved, placement)
-                if placement.moves:
+                if placement.moves and saved.ordinal not in step.resized:
                     here.add((saved, view, placement))
             if returned:
                 self._move_all_out(step, returned, step.batch_nbytes)

@@ -16,7 +16,13 @@ from fastio_bench.harness.rounds import Failure, describe
 from fastio_bench.hybrid import gpu
 from fastio_bench.hybrid import store as hybrid_store
 from fastio_bench.hybrid.job import Job
-from fastio_bench.papers import memferry_memory, memferry_simulated, memferry_timelines, memferry_utilisation
+from fastio_bench.papers import (
+    memferry_gradients,
+    memferry_memory,
+    memferry_simulated,
+    memferry_timelines,
+    memferry_utilisation,
+)
 from fastio_bench.report import plots
 
 _BYTES, _QUICK_BYTES, _QUICK_STEPS = 1_200_000_000, 200_000_000, 5
@@ -43,7 +49,7 @@ def _simulate(command: CommandRun, steps: int) -> None:
 
     def work(folder: Path) -> None:
         found.extend(memferry_simulated.every())
-        for module in (memferry_simulated, memferry_memory, memferry_utilisation):
+        for module in (memferry_simulated, memferry_memory, memferry_utilisation, memferry_gradients):
             command.report.tables += module.tables(found)
         command.report.findings["timelines"] = memferry_timelines.documents(found)
         if torch.cuda.is_available():

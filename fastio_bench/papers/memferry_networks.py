@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fastio.hybrid.simulation.machines import Work
 
 ITEM = 4  # bytes of a parameter: single precision
+HEAD = 64  # columns of a head of attention
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,17 @@ class Network:
                 self._norm(),
             ]
         return found
+
+    def activations(self, recomputed: bool) -> int:
+        """Bytes that forward keeps for backward, in single precision, with dropout (masks of a byte an element).
+
+        A block keeps 66 bytes for each row and column of the width, and 9 for each score of attention: Korthikanti et
+        al., Reducing Activation Recomputation in Large Transformer Models, section 4.1, with four bytes an element
+        instead of two. ``recomputed``: only the blocks' inputs are kept, and all of one block.
+        """
+        rows = self.batch * self.sequence
+        block = rows * (66 * self.hidden + 9 * (self.hidden // HEAD) * self.sequence)
+        return block + self.blocks * rows * self.hidden * ITEM if recomputed else self.blocks * block
 
     def _norm(self) -> Work:
         nbytes, elements = 2 * self.hidden * ITEM, self.batch * self.sequence * self.hidden

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fastio.hybrid.planning.costs import LayerCosts
 from fastio.hybrid.planning.plan import PlannerName, plan
 from fastio.hybrid.simulation.machines import A100, V100, Machine, Work, costs
 from fastio.hybrid.simulation.timeline import Timeline, iterate
@@ -40,20 +39,19 @@ class Simulated:
 def simulated(machine: Machine, network: Network) -> Simulated:
     """Simulate the network on the machine, by all ways."""
     works = network.layers()
-    kept = [costs(work, machine) for work in works]
-    written = [costs(work, machine, gradients_in_place=True) for work in works]
+    layers = [costs(work, machine) for work in works]
     update_s = update_seconds(machine, works)
-    planned = plan(kept)
+    planned = plan(layers)
 
-    def run(layers: Sequence[LayerCosts], planner: PlannerName, reserve: float = 1.0) -> Timeline:
+    def run(planner: PlannerName, reserve: float = 1.0) -> Timeline:
         chosen = plan(layers, planner=planner, gradient_reserve=reserve)
         return iterate(layers, chosen, update_s, update_waits=planner == "zero-offload")
 
     timelines = {
-        ZERO: run(kept, "zero-offload"),
-        MEMFERRY: run(kept, "memferry"),
-        OFFLOADED: run(written, "memferry", reserve=0.0),
-        OPTIMAL: run(kept, "optimal"),
+        ZERO: run("zero-offload"),
+        MEMFERRY: run("memferry"),
+        OFFLOADED: run("memferry", reserve=0.0),
+        OPTIMAL: run("optimal"),
     }
     return Simulated(machine, network, timelines, planned.modes.count("DHA"), planned.modes.count("DFGB"))
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from fastio.hybrid.planning.plan import plan
 from fastio.hybrid.simulation.machines import A100, V100, Machine, costs
 from fastio.hybrid.simulation.timeline import COMPUTE, Timeline, iterate
+from fastio_bench.papers.memferry_memory import nbytes
 from fastio_bench.papers.memferry_networks import A100_NETWORKS, ASSUMED, Network
 from fastio_bench.papers.memferry_simulated import MEMFERRY, OFFLOADED, WAYS, ZERO, Simulated, update_seconds
 from fastio_bench.report.table import SIMULATED, Cell, ResultTable
@@ -20,7 +21,7 @@ _BUSY = {"BERT-base": 63, "GPT-2-medium": 63.1}  # %, ZeRO-Offload: section I, s
 _BUSIER = {"GPT-2-medium": 18.5}  # %, MemFerry over DeepSpeed: section V-B
 _LARGER = {ZERO: 1.0, OFFLOADED: 1.52}  # section V-B
 _WAITING = (
-    "reading and writing in place counts as computing; the paper does not say at which batch and sequence BERT-base "
+    "reading in place counts as computing; the paper does not say at which batch and sequence BERT-base "
     "keeps the GPU busy 63 % of the time, and with those assumed here there is little to compute"
 )
 _V100_NBYTES = 32_000_000_000
@@ -37,18 +38,15 @@ def tables(found: Sequence[Simulated]) -> list[ResultTable]:
 
 
 def busy(timeline: Timeline) -> float:
-    """The share of the iteration in which the GPU computes, reading and writing in place included."""
+    """The share of the iteration in which the GPU computes, reading in place included."""
     return sum(span.end_s - span.start_s for span in timeline.spans if span.lane == COMPUTE) / timeline.iteration_s
 
 
 def reserved(machine: Machine, network: Network, reserve: float) -> Timeline:
     """GO-MemFerry's iteration if that share of the gradients' bytes may stay on the GPU."""
     works = network.layers()
-    kept = [costs(work, machine) for work in works]
-    written = [costs(work, machine, gradients_in_place=True) for work in works]
-    chosen = plan(written, gradient_reserve=reserve)
-    mixed = [written[i] if i in chosen.gradients_on_host else kept[i] for i in range(len(works))]
-    return iterate(mixed, chosen, update_seconds(machine, works))
+    layers = [costs(work, machine) for work in works]
+    return iterate(layers, plan(layers, gradient_reserve=reserve), update_seconds(machine, works))
 
 
 def _busy(found: Sequence[Simulated]) -> ResultTable:
@@ -87,15 +85,15 @@ def _reserved() -> ResultTable:
 
 def _largest(one: Simulated) -> ResultTable:
     rows: list[list[Cell]] = []
-    bytes_each = {way: one.timelines[way].nbytes / one.network.parameters for way in (ZERO, MEMFERRY, OFFLOADED)}
+    bytes_each = {way: nbytes(one, way) / one.network.parameters for way in (ZERO, MEMFERRY, OFFLOADED)}
     for way, each in bytes_each.items():
         rows.append([way, each, _V100_NBYTES / each / 1e9, bytes_each[ZERO] / each, _LARGER.get(way)])
     return ResultTable(
         "hybrid-largest",
-        f"simulated: the largest {one.network.name.rpartition(' ')[0]} on a V100 of 32 GB, activations left out",
+        f"simulated: the largest {one.network.name.rpartition(' ')[0]} on a V100 of 32 GB",
         ("way", "bytes a parameter*", "B parameters*", "x ZeRO-Offload*", "paper x*"),
         rows,
         SIMULATED,
         "MemFerry, figure 11",
-        "activations, which are in no figure here, make models smaller and ways more alike: no figure can be more",
+        f"parameters, gradients and recomputed activations, by the bytes of {one.network.name}; nothing else",
     )

@@ -121,3 +121,29 @@ def test_a_disk_that_cannot_map_the_window_leaves_no_window_open(tmp_path: Path,
         assert slab is None
         assert "the IOMMU has no room" in str(route)
         assert not simulated.leaks()
+
+
+def test_tensors_go_to_the_disk_while_the_link_to_host_memory_is_slow(tmp_path: Path, model: nn.Module) -> None:
+    """The disk reaches the device by itself. No step waits for copies to host memory, so events time them."""
+    plain = step(model, torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t), 0)
+    simulated.configure_execution("never")
+    simulated.configure_time(True)
+    with BlockStore(tmp_path) as store:
+        offload = Offload(model, store=store, budget=4 * SAVED, host_budget="64MiB", policy="all", codec="none")
+
+        def written(link: float, steps: int) -> tuple[int, int]:
+            """Tensors that the last of some steps wrote to host memory and to the disk."""
+            simulated.configure(copy_bandwidth=link)
+            for _ in range(steps):
+                before = {tier: one.writes for tier, one in offload.counts.traffic.items()}
+                assert all(map(torch.equal, step(model, offload, 0), plain))
+            after = {tier: one.writes - before.get(tier, 0) for tier, one in offload.counts.traffic.items()}
+            return after.get("host", 0), after.get("disk", 0)
+
+        every, none = written(1e12, 5)
+        assert (every > 1, none) == (True, 0)
+        host, disk = written(1e5, 4)  # no disk is slower
+        assert host == 1  # whose copy is timed
+        assert disk > 0
+        assert written(1e12, 4)[0] == every
+        offload.close()

@@ -153,6 +153,7 @@ OTHERS = {
     *("SaveResult", "ToolStatus", "Verification", "Choice", "Context", "Entry", "Policy", "Plan", "LayerCosts"),
     *("RDic", "WDic"),  # Dictionary's
     *("ActivationProfile", "Arena", "Encoded", "Schedule", "Timeline", "decode", "RandomState", "Restored"),
+    *("SaveFuture", "SaveHandle"),
 }
 
 

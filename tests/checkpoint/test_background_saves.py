@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +25,6 @@ from trainings import folder_of
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "run"
-
-
-@pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """An event that steps wait for before they are written."""
-    from fastio.checkpoint.saving import writing
-
-    go = threading.Event()
-    save = writing.save_layout
-
-    def wait_and_save(*arguments: Any) -> Any:
-        assert go.wait(300)
-        return save(*arguments)
-
-    monkeypatch.setattr(writing, "save_layout", wait_and_save)
-    yield go
-    go.set()
 
 
 def test_step_is_invisible_until_it_is_written(folder: Path, held: threading.Event) -> None:
@@ -148,7 +130,7 @@ def test_snapshot_memory_is_allocated_once(folder: Path) -> None:
         for step in range(3):
             checkpointer.save(step, state)
             checkpointer.wait()
-            memory = checkpointer._saver._snapshot._memory
+            memory = checkpointer._saver._snapshots.free()._memory
             assert memory is not None
             assert memory.nbytes < 26 << 20
             addresses.add(memory.address)
@@ -163,7 +145,8 @@ def test_memory_budget_bounds_the_memory(folder: Path) -> None:
     }
     with Checkpointer(folder, memory_budget=33 << 20) as checkpointer:
         checkpointer.save(0, state)
-        memory = checkpointer._saver._snapshot._memory
+        checkpointer.wait()
+        memory = checkpointer._saver._snapshots.free()._memory
         assert memory is not None
         assert memory.nbytes <= 33 << 20
         checkpointer.verify(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,105 @@ def test_a_distributed_checkpoint_is_listed(tmp_path: Path, by: str) -> None:
     assert (found["format"], found["objects"]) == ("dcp", ["step"])
     (tmp_path / "dcp" / ".metadata").write_bytes(b"it")
     assert ".metadata" in run("inspect", tmp_path / "dcp", status=2).stderr
+
+
+def damage(path: Path, what: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    content[content.index(what) + 5] ^= 1
+    path.write_bytes(content)
+
+
+def statuses(path: Path, status: int) -> dict[str, str]:
+    found = json.loads(run("verify", path, "--json", status=status).stdout)
+    return {str(Path(one["path"]).relative_to(path)): one["status"] for one in found}
+
+
+def test_verify_compares_each_step_of_a_checkpointer(saved: Path) -> None:
+    lines = run("verify", saved).stdout.splitlines()
+    assert [line.partition(": verified: 1 file, ")[0] for line in lines] == [
+        f"{saved}/step-{step:010d}" for step in (3, 20)
+    ]
+    damage(saved / "step-0000000003" / "state.pt", torch.ones(9).numpy().tobytes())
+    result = run("verify", saved, status=1)
+    assert result.stdout.startswith(f"{saved}/step-0000000020: verified")
+    assert "state.pt: record 'data/0' (tensor" in result.stderr
+    assert "verify=False" not in result.stderr
+    run("verify", saved / "step-0000000020")
+    run("verify", saved / "step-0000000003", status=1)
+    (saved / "step-0000000020" / "manifest.json").write_text("{}")
+    assert statuses(saved, 1) == {"step-0000000003": "damaged", "step-0000000020": "damaged"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("by", ["torch", "fastio"])
+def test_verify_compares_each_data_file_of_a_distributed_checkpoint(tmp_path: Path, by: str) -> None:
+    from fastio.distributed import Writer
+
+    weight = torch.arange(9000.0)
+    state: dict[str, Any] = {"w": weight, "t": torch.ones(4, 5).t(), "one": torch.tensor(3), "step": 3, "n": []}
+    folder = tmp_path / "dcp"
+    dcp.save(state, checkpoint_id=folder, storage_writer=Writer(folder) if by == "fastio" else None)
+    (name,) = (one.name for one in folder.glob("*.distcp"))
+    (line,) = run("verify", folder).stdout.splitlines()
+    assert line.startswith(f"{folder}/{name}: verified: 5 items, ")
+    for what in (weight.numpy().tobytes(), pickled_step(folder / name)):
+        content = (folder / name).read_bytes()
+        damage(folder / name, what)
+        assert name in run("verify", folder, status=1).stderr
+        (folder / name).write_bytes(content)
+    assert statuses(folder, 0) == {name: "verified"}
+    os.truncate(folder / name, len(content) // 2)
+    assert statuses(folder, 1) == {name: "damaged"}
+    (folder / name).unlink()
+    assert statuses(folder, 2) == {name: "unreadable"}
+    (folder / ".metadata").write_bytes(b"it")
+    assert statuses(folder, 1) == {".metadata": "damaged"}
+
+
+def pickled_step(path: Path) -> bytes:
+    """The bytes of the object ``step`` in a data file."""
+    content = path.read_bytes()
+    at = content.index(b"K\x03.")
+    return content[at - 5 : at + 3]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_items_without_checksums_are_counted(tmp_path: Path) -> None:
+    torch.serialization.set_crc32_options(False)
+    try:
+        dcp.save({"w": torch.ones(3000), "step": 3}, checkpoint_id=tmp_path)
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert ": not verified: dcp: 2 of its 2 items have no checksums" in run("verify", tmp_path).stdout
+
+
+def test_verify_compares_each_shard_and_then_the_index(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(30, 30, bias=False) for _ in range(4)))
+    fastio.save_model(model, tmp_path, max_shard_size=3600)
+    one, two, three, _ = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert list(statuses(tmp_path, 0).values()) == ["verified"] * 4
+    index = tmp_path / "model.safetensors.index.json"
+    text = index.read_text()
+    index.write_text(text.replace("0.weight", "00.weight"))
+    *sound, last = json.loads(run("verify", tmp_path, "--json", status=1).stdout)
+    assert {each["status"] for each in sound} == {"verified"}
+    assert (last["path"], last["status"]) == (str(index), "damaged")
+    index.write_text(text)
+    (tmp_path / three).unlink()
+    assert statuses(tmp_path, 2)[three] == "unreadable"
+    damage(tmp_path / one, model[0].weight.detach().numpy().tobytes())
+    os.truncate(tmp_path / two, 20)
+    found = statuses(tmp_path, 1)
+    assert [found[name] for name in (one, two, three)] == ["damaged", "damaged", "unreadable"]
+    assert "names this file for 1 tensors" in run("seal", tmp_path, status=1).stderr
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_seal_says_that_checkpoints_have_checksums(saved: Path, tmp_path: Path) -> None:
+    dcp.save({"w": torch.ones(3)}, checkpoint_id=tmp_path / "dcp")
+    for folder in (saved, saved / "step-0000000003", tmp_path / "dcp"):
+        said = run("seal", folder, status=2).stderr
+        assert "which have checksums of their own; expected files of safetensors: `fastio verify` compares" in said
 
 
 def test_a_folder_without_any_is_an_error(tmp_path: Path) -> None:

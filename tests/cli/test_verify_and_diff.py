@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -19,7 +20,8 @@ import torch
 from click.testing import CliRunner, Result
 
 import fastio
-from fastio.inspect import values
+from fastio.inspect import contents as contents_of
+from fastio.inspect import differences, values
 from fastio.inspect.listing import contents
 from fastio_command.commands import cli
 
@@ -215,9 +217,44 @@ class TestDiff:
         other = tmp_path / "b.pt"
         other.write_bytes(saved.read_bytes())
         flip(other, contents(other).tensors[0].offset + 40)
-        stderr = run("diff", saved, other, status=2).stderr
-        assert str(other) in stderr
-        assert "CRC-32" in stderr
+        result = run("diff", saved, other, status=2)
+        assert str(other) in result.stderr
+        assert "CRC-32" in result.stderr
+        last = "incomplete: 2 of 3 tensors compared, these are equal; 1 tensor could not be read\n"
+        assert result.stdout == last
+        found = json.loads(run("diff", saved, other, "--json", status=2).stdout)
+        assert (found["equal"], found["differences"], len(found["missing"])) == (False, [], 1)
+
+    def test_last_line_says_what_was_compared_where_damage_left_some_out(self, tmp_path: Path) -> None:
+        one, other = tmp_path / "a.pt", tmp_path / "b.pt"
+        tensors = {"a": torch.zeros(4, 5), "b": torch.ones(3), "c": torch.ones(5)}
+        fastio.save(tensors, one)
+        fastio.save({**tensors, "a": torch.full((4, 5), 0.5)}, other)
+        flip(other, next(tensor.offset for tensor in contents(other).tensors if tensor.name == "b"))
+        last = run("diff", one, other, status=2).stdout.splitlines()[-1]
+        assert last == (
+            "incomplete: 2 of 3 tensors compared, 1 of them different; farthest apart: a[0, 0], by 0.5; 1 tensor could "
+            "not be read"
+        )
+        last = run("diff", one, other, "--atol", 1, status=2).stdout
+        assert last.startswith("incomplete: 2 of 3 tensors compared, these are equal within the tolerances; 1 tensor ")
+
+    def test_a_tensor_that_the_disk_does_not_give_is_left_out(
+        self, saved: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sound = differences.read
+
+        def failing(tensor: contents_of.StoredTensor, checksummed: bool) -> torch.Tensor:
+            if tensor.name == "w":
+                raise fastio.TransferError(errno.EIO, "read", tensor.file)
+            return sound(tensor, checksummed)
+
+        monkeypatch.setattr(differences, "read", failing)
+        result = run("diff", saved, saved, status=2)
+        assert result.stdout.startswith("incomplete: 2 of 3 tensors compared, these are equal; 1 tensor could not")
+        assert "Input/output error" in result.stderr
+        found = fastio.diff(saved, saved)
+        assert (found.equal, found.differences["w"].kind) == (False, "unreadable")
 
 
 class TestBadInput:

@@ -58,6 +58,29 @@ def test_sizes_have_their_own_best_tool() -> None:
     assert dictionary.explain(SAVE, 1 << 27, TOOLS).entries[0].tool == "uring"
 
 
+def test_an_explanation_is_not_certain_among_tools_that_were_not_tried() -> None:
+    """Whatever was measured of one tool: of the others only priors are known."""
+    tools, nbytes = ("uring", "numpy", "posix"), 64 * MIB
+    dictionary = RDic()
+    assert "; none of them was tried here yet" in str(dictionary.explain(LOAD, nbytes, tools))
+    fill(dictionary, LOAD, {"numpy": 0.02}, nbytes, 12)
+    said = str(dictionary.explain(LOAD, nbytes, tools))
+    assert "not tried here yet: " in said
+    assert "is the fastest" not in said
+    fill(dictionary, LOAD, {"uring": 0.01}, nbytes, 12)
+    said = str(dictionary.explain(LOAD, nbytes, tools))
+    assert "uring is expected to be the fastest, by a chance of " in said
+    assert "; not tried here yet: posix\n" in said
+    fill(dictionary, LOAD, {"posix": 0.03}, nbytes, 12)
+    said = str(dictionary.explain(LOAD, nbytes, tools))
+    assert "uring is the fastest, by a chance of " in said
+    assert "uring was the fastest" in said
+    only = Dictionary(rules=())
+    fill(only, LOAD, {"uring": 0.01}, nbytes, 40)
+    reason = only.explain(LOAD, nbytes, ("uring",)).reason
+    assert reason == "uring is the only tool that can be used"
+
+
 def test_a_fresh_dictionary_answers_by_what_ships() -> None:
     choice = WDic().choose(SAVE, 784 * MIB, ("torch", "numpy", "posix", "uring"))
     assert choice.tool == "uring"

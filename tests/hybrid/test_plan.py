@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastio.hybrid import GpuBudgetError, LayerCosts, plan, simulate
-from fastio.hybrid.planning.backward_prefetch import in_time
+from fastio.hybrid.planning.backward import backward
+from fastio.hybrid.planning.backward_prefetch import admit, in_time
 from fastio.hybrid.planning.gradient_placement import stay_on_gpu
+from fastio.hybrid.planning.memferry import memferry
 
 GFGB, DHA, DFGB = "GFGB", "DHA", "DFGB"
 
@@ -142,6 +144,29 @@ def test_dfgb_is_admitted_if_there_is_time_and_room() -> None:
     assert plan(costs, gpu_bytes=14).modes == (DHA, GFGB)
     rushed = [read_in_place, LayerCosts(0.1, 0.1, 9.0, 0.1, 9.0, nbytes=5)]
     assert plan(rushed).modes == (DHA, GFGB)  # backward begins before the copy could end
+
+
+def test_dfgb_is_left_out_where_it_saves_next_to_no_time() -> None:
+    """GPU memory is worth more: a layer whose backward in place is no slower, or hidden behind gradients that move."""
+    tail = LayerCosts(20.0, 4.0, 90.0, 1.0, 90.0, nbytes=200)
+    slower = LayerCosts(1.0, 1.0, 1.1, 1.0, 5.0, nbytes=10)
+    assert plan([slower, tail]).modes == (DFGB, GFGB)
+    assert plan([slower, tail], gradient_reserve=0.0).modes == (DHA, GFGB), "its gradient waits for the tail's anyway"
+    barely = LayerCosts(1.0, 1.0, 1.1, 1.0, 1.01, nbytes=10)
+    assert plan([barely, tail]).modes == (DHA, GFGB)
+    assert plan([slower, barely, tail]).modes == (DFGB, DHA, GFGB)
+
+
+@given(st.lists(layers, min_size=1, max_size=7), st.floats(0, 1))
+@settings(deadline=None)
+def test_leaving_out_dfgb_costs_a_thousandth_at_most(costs: list[LayerCosts], reserve: float) -> None:
+    found = plan(costs, gradient_reserve=reserve)
+    admitted = admit(costs, plan(costs, planner=memferry).modes)
+    assert all(one == other or (one, other) == (DHA, DFGB) for one, other in zip(found.modes, admitted, strict=True))
+    times = [
+        backward(costs, modes, found.gradients_on_host, found.forward_s).end_s for modes in (found.modes, admitted)
+    ]
+    assert times[0] <= times[1] * 1.001 + 1e-9
 
 
 @given(st.lists(layers, min_size=1, max_size=7), st.integers(0, 200), st.sampled_from(["memferry", "optimal"]))

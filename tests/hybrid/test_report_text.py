@@ -23,6 +23,9 @@ def test_report_explains_modes_and_marks_simulated_times(tmp_path: Path) -> None
             optimizer.zero_grad()
         said = str(hybrid.report()).splitlines()
         hybrid.plot(tmp_path / "hybrid.svg")
+    assert said[1].startswith("without a GPU: the model trains on the CPU, with the values of plain training; ")
+    assert "Modes and times are planned for a simulated A100" in said[1]
+    assert not any("to the device" in line for line in said)
     for mode in MODES:
         assert [line for line in said if line.startswith(f"{mode}, {MEANINGS[mode]}: ")]
     times = [line for line in said if " ms" in line]

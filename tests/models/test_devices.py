@@ -63,12 +63,40 @@ def test_a_map_of_devices_divides_a_module(tmp_path: Path) -> None:
         model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), nn.Linear(8, 8))
     model[2].to_empty(device="cpu")
     places = {"": DEVICE, "1": "cpu", "1.1": torch.device(DEVICE), "1.1.bias": "cpu", "2": DEVICE}
-    assert fastio.load_model(model, tmp_path / "a.safetensors", device=places) == ([], [])
+    with pytest.warns(RuntimeWarning, match=f"filled there, not moved to {DEVICE}: '2.weight', '2.bias'"):
+        assert fastio.load_model(model, tmp_path / "a.safetensors", device=places) == ([], [])
     assert {name: tensor.device.type for name, tensor in model.state_dict().items()} == {
         "0.weight": DEVICE, "0.bias": DEVICE, "1.0.weight": "cpu", "1.0.bias": "cpu", "1.1.weight": DEVICE,
         "1.1.bias": "cpu", "2.weight": "cpu", "2.bias": "cpu",
     }  # fmt: skip
     assert all(torch.equal(tensor.cpu(), expected.state_dict()[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_module_with_memory_is_not_moved_and_a_warning_says_so(tmp_path: Path, atomic: bool) -> None:
+    expected = nn.Linear(8, 8)
+    fastio.save_model(expected, tmp_path)
+    for here, there in (("cpu", DEVICE), (DEVICE, "cpu")):
+        model = nn.Linear(8, 8).to(here)
+        with pytest.warns(RuntimeWarning) as caught:
+            fastio.load_model(model, tmp_path, device=there, atomic=atomic)
+        (said,) = (str(one.message) for one in caught)
+        assert said.startswith(f"load_model: these tensors had memory on {model.weight.device} and were filled there")
+        assert f"not moved to {there}: 'weight', 'bias'; call model.to('{there}')" in said
+        assert caught[0].filename == __file__
+        assert model.weight.device.type == here
+        assert torch.equal(model.weight.cpu(), expected.weight)
+        fastio.load_model(model, tmp_path, device=here, atomic=atomic)
+
+
+def test_a_device_that_is_not_here_is_told_of_where_nothing_lies_on_it(tmp_path: Path) -> None:
+    expected = nn.Linear(8, 8)
+    fastio.save_model(expected, tmp_path)
+    model = nn.Linear(8, 8)
+    with pytest.warns(RuntimeWarning, match=r"on cpu and were filled there, not moved to mps:3: 'bias'; call"):
+        fastio.load_model(model, tmp_path, device={"bias": "mps:3", "weight": "cpu"})
+    assert torch.equal(model.bias, expected.bias)
 
 
 @pytest.mark.gpu

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastio.offload.stores.arena import Arena, ArenaFullError
+from fastio.offload.stores.arena import Arena, ArenaFullError, _End
 
 ALIGNMENT = 64
 NBYTES = 64 * ALIGNMENT
@@ -60,11 +60,18 @@ def test_misuse_raises_an_error_that_names_the_argument() -> None:
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["resident", "ephemeral", "free"]), st.integers(0, 700)), max_size=60))
+@given(
+    st.lists(st.tuples(st.sampled_from(["resident", "ephemeral", "free", "keep"]), st.integers(0, 700)), max_size=60)
+)
 def test_blocks_never_overlap_and_freeing_all_empties_the_arena(steps: list[tuple[str, int]]) -> None:
     arena = Arena(NBYTES, ALIGNMENT)
     blocks: list[tuple[int, int]] = []
     for kind, number in steps:
+        if kind == "keep":
+            blocks = [block for block in blocks if (block[0] // ALIGNMENT + number) % 3]
+            arena.keep([offset for offset, _ in blocks])
+            assert arena.used == sum(length for _, length in blocks)
+            continue
         if kind == "free":
             if blocks:
                 offset, _ = blocks.pop(number % len(blocks))
@@ -85,5 +92,26 @@ def test_blocks_never_overlap_and_freeing_all_empties_the_arena(steps: list[tupl
         blocks.append((offset, rounded))
         assert arena.used == sum(length for _, length in blocks)
     for offset, _ in blocks:
+        arena.free(offset)
+    assert (arena.used, arena.gap) == (0, NBYTES)
+
+
+@pytest.mark.parametrize("interrupted", ["take", "free_block"])
+def test_what_an_interrupted_call_left_is_free_again(interrupted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = Arena(NBYTES, ALIGNMENT)
+    blocks = [arena.ephemeral(128) for _ in range(4)]
+    half_done = getattr(_End, interrupted)
+
+    def interrupt(*given: int) -> None:
+        half_done(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_End, interrupted, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            arena.ephemeral(64) if interrupted == "take" else arena.free(blocks.pop(1))
+    arena.keep(blocks)
+    assert arena.used == 128 * len(blocks)
+    for offset in blocks:
         arena.free(offset)
     assert (arena.used, arena.gap) == (0, NBYTES)

@@ -100,6 +100,28 @@ def test_a_training_larger_than_the_process_may_be_trains_with_no_budget_given(t
     assert "to fit cpu" in mine["report"]
 
 
+def test_what_backward_takes_counts_though_the_optimizer_took_more_after_it(tmp_path: Path) -> None:
+    """The first step ends with memory that an optimizer keeps: the peak of backward is below it, and comes again."""
+    rows, workspace, state = 64, 96 << 20, 128 << 20
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(4)))
+
+    def works(*_: object) -> None:
+        torch.ones(workspace // 4).sum()
+
+    model[2].register_forward_hook(works)
+    with fastio.Offload(model, store=tmp_path) as offload:
+        loss = model(torch.randn(rows, 256)).square().mean()
+    loss.backward()
+    kept = torch.ones(state // 4)
+    with offload:
+        model(torch.randn(rows, 256)).square().mean().backward()
+    fit = offload.report().fit
+    assert fit is not None
+    assert fit.others > workspace * 3 // 4
+    assert kept.numel() * 4 == state
+    offload.close()
+
+
 def test_what_is_available_is_within_the_limits_of_all_cgroups(tmp_path: Path) -> None:
     def write(path: str, text: object) -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)

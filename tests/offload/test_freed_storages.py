@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import fastio
+import simulated
 from fastio.offload.autograd.saved_tensor import State
 
 
@@ -36,6 +37,36 @@ def test_a_storage_that_was_freed_before_its_move_stays_the_programs(
     assert offload.counts.moved >= 1  # the plan of later passes may keep it
     assert offload.counts.refused == 0
     del x, y, z
+    assert offload.saved_tensors_alive == 0
+    offload.close()
+
+
+@pytest.mark.parametrize("host_budget", [0, "64MiB"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("simulated", marks=pytest.mark.simulated)])
+def test_a_storage_that_the_program_frees_after_its_move_is_not_copied_again(
+    tmp_path: Path, host_budget: Any, device: str
+) -> None:
+    """The allocator may give its memory away at once. A copy that is still under way then is told as a race."""
+    if device == "simulated":
+        simulated.configure_execution("always")
+    a = torch.randn(128, 128).to(device).requires_grad_()
+    (expected,) = torch.autograd.grad((a * 1).sin().cos().exp().sum(), a)
+    offload = fastio.Offload(store=tmp_path, policy="all", codec="none", host_budget=host_budget)
+    for _ in range(6):
+        with offload:
+            x = a * 1
+            kept = x.detach().clone()
+            y = x.sin().cos().exp()  # x moves
+            x.untyped_storage().resize_(0)
+            others = [torch.full_like(kept, 7.0) for _ in range(4)]
+            loss = y.sum()
+        x.untyped_storage().resize_(kept.nbytes)  # often where it was
+        x.data.copy_(kept)
+        (found,) = torch.autograd.grad(loss, a)
+        assert torch.equal(found, expected)
+        del x, y, loss, others
+    assert offload.counts.writes > 0
+    assert offload.counts.refused == 0
     assert offload.saved_tensors_alive == 0
     offload.close()
 

@@ -75,7 +75,7 @@ def test_both_tiers_give_the_plain_gradients(policy: str, codec: str, tmp_path: 
 def test_host_memory_holds_the_tensors_needed_soonest() -> None:
     model, x = chain()
     offload = fastio.Offload(
-        store=SlowStore(), budget=4 * NBYTES, host_budget=2 * NBYTES, policy="flashneuron", codec="none"
+        store=Disk(), budget=4 * NBYTES, host_budget=2 * NBYTES, policy="flashneuron", codec="none"
     )
     for _ in range(3):
         step(model, x, offload)()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.testing
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -101,6 +102,19 @@ def test_ddp_on_two_ranks_gives_the_gradients_of_plain_ddp(tmp_path: Path, small
         # A rank without room may have nothing on disk to read back.
         assert said in (["True True True 1\n", "True False True 1\n"] if number == small else ["True True False 0\n"])
     assert [path.name for path in tmp_path.iterdir()] in (["meeting"], [])
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile:UserWarning", "ignore:a module made by:UserWarning")
+@pytest.mark.parametrize("policy", ["all", "optimal"])
+def test_model_is_compiled_once_for_all_passes(tmp_path: Path, policy: str) -> None:
+    torch._dynamo.reset()
+    compiled_graphs = torch._dynamo.testing.CompileCounter()
+    model, loss = mlp()
+    compiled = torch.compile(model, backend=compiled_graphs)
+    offload = fastio.Offload(store=tmp_path, policy=policy, budget="64KiB")
+    for _ in range(4):
+        trained(compiled, loss, offload)
+    assert compiled_graphs.frame_count == 1
 
 
 @pytest.mark.filterwarnings("ignore:Using `torch.compile:UserWarning")  # torch's own warning about our module hooks

@@ -187,6 +187,8 @@ class _Late:
             self._pair = None
             destination.copy_(source)
 
+    precede_compute = wait
+
 
 class LateDeviceMemory(TwoBuffers):
     """Device memory whose copies run only when they are waited for; until then the destination is invalid.
@@ -213,6 +215,8 @@ class LateDeviceMemory(TwoBuffers):
     def copy_to_host(self, host: Tensor, device: Tensor) -> _Late:
         host.copy_(torch.full_like(host, torch.nan))
         return _Late(host, device.clone())
+
+    move_to_host = copy_to_host
 
     def synchronize(self) -> None:
         for buffer in self.buffers:

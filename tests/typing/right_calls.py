@@ -58,7 +58,7 @@ with fastio.patch_torch(), fastio.patch_safetensors():
     pass
 
 with fastio.Checkpointer("run", keep=2, memory_budget="2GiB", when_busy="skip", policy=Dictionary()) as checkpointer:
-    saved: bool = checkpointer.save(1, {"model": model}, metadata={"loss": 1.0})
+    saved: fastio.SaveHandle = checkpointer.save(1, {"model": model}, metadata={"loss": 1.0})
     restored = checkpointer.restore(into={"model": model}, map_location="cpu")
     step: int = restored.step + 1 if restored else 0
 

@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from fastio.checkpoint import torch_fallback
 from fastio.checkpoint.background_write import BackgroundWrite
 from fastio.checkpoint.folder.incremental_links import BaseStep
 from fastio.checkpoint.folder.lock import FolderLock
 from fastio.checkpoint.folder.manifest import Manifest
 from fastio.checkpoint.folder.step_folders import StepFolder
-from fastio.checkpoint.restoring.outline import freed_tensors
-from fastio.checkpoint.retention import kept
+from fastio.checkpoint.save_handle import Meter, SaveHandle
+from fastio.checkpoint.saving.captured_state import captured
 from fastio.checkpoint.saving.chunked_save import ChunkMemory
-from fastio.checkpoint.saving.picklers import pickle_module_for
 from fastio.checkpoint.saving.refused_objects import RefusedObjects
 from fastio.checkpoint.saving.snapshot import Snapshot, Storage
-from fastio.checkpoint.saving.writing import Task, write_step
-from fastio.checkpoint.state import capture
+from fastio.checkpoint.saving.snapshot_pool import SnapshotPool
+from fastio.checkpoint.saving.step_writer import StepWriter
+from fastio.checkpoint.saving.writing import Task
+from fastio.checkpoint.stop_signals import StopSignals
 from fastio.checkpoint.training_pause import TrainingPause
+from fastio.checkpoint.write_queue import WriteQueue
+from fastio.engine.background_job import Progress
 from fastio.engine.delayed_progress import after_a_second
-from fastio.engine.unpicklable import name_unpicklable
 from fastio.errors import CheckpointError
-from fastio.formats.pt import torch_probe
-from fastio.formats.pt.records import Records, pickled
+from fastio.formats.pt.records import Records
 from fastio.progress import shown
-from fastio.results import publish
-from fastio.runtime.gc_pause import gc_paused
+from fastio.results import SaveResult, publish
 from fastio.runtime.interrupt_safe_thread import POLL_SECONDS, NoThreadError
 from fastio.sizes import exact_size, format_size
 
 _log = logging.getLogger("fastio.checkpoint")
-_PICKLE_PROTOCOL = 2
 # If at least this many bytes are known to have changed, they are written while the rest is still being compared.
 _WORTH_AN_EARLY_START = 32 << 20
+_MOST_COPIES = 2  # with a queue, without a memory budget: of the step that is written, and of one that waits
+
+WhenBusy = Literal["wait", "skip", "queue"]
 
 
 class SaveSettings(NamedTuple):
@@ -48,28 +48,19 @@ class SaveSettings(NamedTuple):
     asynchronous: bool
     memory_budget: int | None
     incremental: bool
+    when_busy: WhenBusy
     read_back: bool
     policy: Any
     progress: Any
 
 
-def _require_memory(small: Sequence[tuple[str, bytes]], storages: Sequence[Storage]) -> None:
-    """Raise CheckpointError for tensors whose memory was freed: torch.save writes them, but cannot load them."""
-    empty = {name for name, _, nbytes in storages if nbytes == 0}
-    if empty and (freed := freed_tensors(dict(small)["data.pkl"], empty)):
-        raise CheckpointError(
-            f"the memory of {', '.join(freed)} was freed (untyped_storage().resize_(0)): give it back before the save, "
-            "or leave it out"
-        )
+class _Save(NamedTuple):
+    """A save under way: what to write, its handle, how far it is, and for how long training pauses."""
 
-
-def _pickled(tree: Any, module: Any, where: str) -> tuple[Sequence[tuple[str, bytes]], Sequence[Storage], Any]:
-    """The records of a tree. An error names the step and the entry that cannot be pickled."""
-    try:
-        return pickled(tree, _PICKLE_PROTOCOL, pickle_module=module)
-    except Exception as error:
-        name_unpicklable(error, tree, "state", where, _PICKLE_PROTOCOL, module)
-        raise
+    task: Task
+    handle: SaveHandle
+    meter: Meter
+    pause: TrainingPause
 
 
 class Saver:
@@ -79,19 +70,19 @@ class Saver:
         self._lock = FolderLock(steps.path)
         self._steps = steps
         self._settings = settings
-        self._snapshot = Snapshot(comparable=settings.incremental)
-        self._background_write: BackgroundWrite | None = None
+        self._snapshots = SnapshotPool(comparable=settings.incremental)
+        self._queue = WriteQueue()
+        self._writer = StepWriter(steps, settings.keep, settings.keep_every)
         self._base: Manifest | None = None  # the step that the snapshot holds
-        self._hidden: list[int] = []  # steps whose files are still there
         self._refused_objects = RefusedObjects()
         self._is_closing = False
         self._has_told_full = False
-        self._order: int | None = None  # the number of saves into this folder; unknown before the first write
+        self.stop = StopSignals()
 
     @property
     def is_busy(self) -> bool:
         """Whether a step is still being written."""
-        return self._background_write is not None and self._background_write.is_working
+        return bool(self._queue.working())
 
     def described(self) -> list[str]:
         """Its main settings, in words."""
@@ -103,44 +94,73 @@ class Saver:
             *(["incremental"] if settings.incremental else []),
         ]
 
-    def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
-        """Save a step after the step before is written; raises the error of that step, if it had one."""
-        self.wait()
+    def save(self, step: int, state: Any, metadata: dict[str, Any]) -> SaveHandle:
+        """Save a step, or skip it; raises the error of a step before, if it had one."""
+        why = self._reason_to_skip()
+        if why:
+            _log.info("step %d: not saved, %s", step, why)
+            return SaveHandle.of_skipped(step, self._steps.path_of(step), why)
+        if self._settings.when_busy == "queue":
+            self._queue.raise_ended()
+        else:
+            self._queue.wait()
         self._lock.require()
+        self.stop.require_time(step)
+        handle = self._save(step, state, metadata)
+        handle.staged.set_result(None)
+        if self.stop.received is not None:
+            self.stop.saved_step = step
+        return handle
+
+    def _reason_to_skip(self) -> str:
+        stop = self.stop
+        if stop.received is not None:
+            if stop.saved_step is None:
+                return ""
+            return f"step {stop.saved_step} is the last one, it was saved after {stop.received.name}"
+        skips = self._settings.when_busy == "skip" and self.is_busy
+        return "the one before is still being written (when_busy='skip')" if skips else ""
+
+    def _save(self, step: int, state: Any, metadata: dict[str, Any]) -> SaveHandle:
         settings = self._settings
         pause = TrainingPause()
-        image = None
-        small: Sequence[tuple[str, bytes]] = ()
-        storages: Sequence[Storage] = ()
-        with gc_paused():
-            tree = capture(state)
-            module = pickle_module_for(tree)
-            if torch_probe.unsupported_reason():
-                image = torch_fallback.image_of(tree, module)
-            else:
-                where = f"{self._steps.path}: step {step}"
-                small, storages, _ = _pickled(tree, module, where)
-                _require_memory(small, storages)
-                data = dict(small)["data.pkl"]
-                self._refused_objects.tell(tree, data, _PICKLE_PROTOCOL, module, where, stacklevel=3)
+        where = f"{self._steps.path}: step {step}"
+        (small, storages, _), image = state_records = captured(state, where, self._refused_objects)
         base, self._base = self._base, None
+        total = state_records.nbytes
         task = Task(
             self._steps, step, 0, Records(small, storages), image, metadata, base=None, chunk_memory=None,
             is_snapshot=False, policy=settings.policy, read_back=settings.read_back, progress=None,
         )  # fmt: skip
-        total = sum(nbytes for _, _, nbytes in storages)
+        meter = Meter(total)
+        handle = SaveHandle(step, self._steps.path_of(step), total if image is None else len(image), meter)
+        save = _Save(task, handle, meter, pause)
+        if settings.asynchronous:
+            self._make_room(total)
         if settings.asynchronous and settings.memory_budget is not None and total > settings.memory_budget:
             self._tell_full(total, settings.memory_budget)
-            task = task._replace(chunk_memory=ChunkMemory(self._snapshot, settings.memory_budget, pause))
+            snapshot = self._snapshots.free()
+            save = save._replace(task=task._replace(chunk_memory=ChunkMemory(snapshot, settings.memory_budget, pause)))
             with pause:
-                write = self._start(task, pause)
+                write = self._start(save, snapshot)
                 while not pause.wait(POLL_SECONDS):
                     if not write.is_working:  # it ended without opening the pause
                         write.raise_error()
         elif settings.asynchronous or settings.incremental:
-            self._copy(task, storages, base, pause)
+            self._copy(save, storages, base)
         else:
-            self._write_now(task, pause)
+            self._write_now(save)
+        return handle
+
+    def _make_room(self, nbytes: int) -> None:
+        """Wait until one more copy, of ``nbytes``, may be in memory; raise errors of steps that ended meanwhile."""
+        budget = self._settings.memory_budget
+        while working := self._queue.working():
+            used = sum(write.nbytes for write in working)
+            if used + nbytes <= budget if budget is not None else len(working) < _MOST_COPIES:
+                return
+            working[0].wait()
+            self._queue.raise_ended()
 
     def _tell_full(self, nbytes: int, budget: int) -> None:
         """Warn, once, that steps are full although they were to be incremental."""
@@ -152,13 +172,14 @@ class Saver:
             f"memory_budget={exact_size(budget)} keeps no copy to compare the next step with; raise the budget, "
             "or leave one of them out",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
-    def _copy(self, task: Task, storages: Sequence[Storage], base: Manifest | None, pause: TrainingPause) -> None:
+    def _copy(self, save: _Save, storages: Sequence[Storage], base: Manifest | None) -> None:
         """Take a snapshot and save it; storages that soon prove changed are written while others are compared."""
-        copies = self._snapshot.allocate(storages)
-        task = task._replace(records=Records(task.records.small, copies), is_snapshot=True)
+        snapshot, pause = self._snapshots.free(), save.pause
+        copies = snapshot.allocate(storages)
+        task = save.task._replace(records=Records(save.task.records.small, copies), is_snapshot=True)
         sizes = {name: nbytes for name, _, nbytes in storages}
         same: set[str] = set()
         has_begun = False
@@ -173,104 +194,100 @@ class Saver:
             nbytes = sum(sizes[name] for name in changed)
             if self._settings.asynchronous and base is not None and nbytes >= _WORTH_AN_EARLY_START:
                 has_begun = True
-                self._start(task._replace(base=BaseStep(base, unchanged, frozenset(changed))), pause)
+                early = task._replace(base=BaseStep(base, unchanged, frozenset(changed)))
+                self._start(save._replace(task=early), snapshot)
 
         with pause:
-            same |= self._snapshot.take(storages, begin)
+            same |= snapshot.take(storages, begin)
             if self._settings.asynchronous:
                 pause.open()  # inside the context, so that an interrupt cannot leave the writer waiting
         if has_begun:
             return
-        task = task._replace(base=BaseStep(base, lambda: same) if base is not None and same else None)
+        save = save._replace(
+            task=task._replace(base=BaseStep(base, lambda: same) if base is not None and same else None)
+        )
         if self._settings.asynchronous:
-            self._start(task, pause)
+            self._start(save, snapshot)
         else:
-            self._write_now(task, pause)
+            self._write_now(save)
 
-    def _start(self, task: Task, pause: TrainingPause) -> BackgroundWrite:
+    def _start(self, save: _Save, snapshot: Snapshot) -> BackgroundWrite:
         """Start to write a step in the background, after the write before removed the steps that it replaced."""
-        before = self._background_write
+        before = self._queue.last
+        pause = save.pause
 
-        def work() -> None:
+        def work() -> SaveResult | None:
             if before is not None:
                 before.join()
-                before.raise_error()
+                if self._settings.when_busy != "queue":  # else the next call raises it, and this step is written
+                    before.raise_error()
             try:
-                self._write(task, pause)
+                return self._write(save)
             except Exception:
                 if not pause.is_broken:  # if it is, save itself raises the error that broke it
                     raise
+                return None
 
-        self._background_write = write = BackgroundWrite(work, self._remove_hidden, self._release_after)
+        write = BackgroundWrite(
+            work, self._writer.remove_hidden, self._release_after, save.handle.written, save.handle.nbytes
+        )
+        self._snapshots.use(snapshot, write)
         try:
-            write.start()
-        except BaseException as error:
-            if not write.has_begun:
-                self._background_write = before  # which may still be removing files
-            if isinstance(error, NoThreadError):
-                raise CheckpointError(
-                    f"{self._steps.path}: there is no thread to write step {task.step} in the background ({error}): "
-                    "raise the limit (ulimit -u, or the container's pids.max), or use asynchronous=False"
-                ) from error
-            raise
+            self._queue.start(write)
+        except NoThreadError as error:
+            raise CheckpointError(
+                f"{self._steps.path}: there is no thread to write step {save.task.step} in the background ({error}): "
+                "raise the limit (ulimit -u, or the container's pids.max), or use asynchronous=False"
+            ) from error
         return write
 
-    def _write_now(self, task: Task, pause: TrainingPause) -> None:
-        self._write(task, pause)
-        self._remove_hidden()
+    def _write_now(self, save: _Save) -> None:
+        result = self._write(save)
+        self._writer.remove_hidden()
+        save.handle.written.set_result(result)
 
     def wait(self) -> None:
-        """Return when the saved step is visible; raise its error, once, if the save failed."""
-        if self._background_write is not None:
-            self._background_write.wait()
-            self._background_write.raise_error()
-
-    def join(self) -> None:
-        """Wait as :meth:`wait` does, and until the steps that it replaced are removed."""
-        write = self._background_write
-        if write is not None:
-            write.join()  # if this is interrupted, the next call waits again
-            self._background_write = None
-            write.raise_error()
+        """Return when all saved steps are visible; raise the error of one, once, if its save failed."""
+        self._queue.wait()
 
     def prune(self) -> list[int]:
         """Remove the steps that are not to be kept, after any write has ended; return their numbers."""
-        self.join()
+        self._queue.join()
         self._lock.require()
-        gone = self._hide()
-        self._remove_hidden()
+        gone = self._writer.hide()
+        self._writer.remove_hidden()
         return gone
 
     def close(self) -> None:
-        """Wait for the write, free the memory, release the lock, and raise the write's error if there was one.
+        """Wait for the writes, free the memory, release the lock, and raise the first error that was not raised.
 
         If this is interrupted, the write continues, and releases memory and lock at its end. Nothing may be saved after
         a call.
         """
         self._is_closing = True
         try:
-            self.join()
+            self._queue.join()
         finally:
-            if self._background_write is None:
+            self.stop.restore()
+            if not self._queue.is_running:
                 self._release()
 
     def _release_after(self, write: BackgroundWrite) -> None:
-        if self._is_closing and write is self._background_write:
+        if self._is_closing and write is self._queue.last:
             self._release()
 
     def _release(self) -> None:
-        self._snapshot.close()
+        self._snapshots.close()
         self._lock.release()
 
-    def _write(self, task: Task, pause: TrainingPause) -> None:
+    def _write(self, save: _Save) -> SaveResult:
         """Write a step, and hide the steps that are not to be kept any more."""
+        task, pause = save.task, save.pause
         try:
-            if self._order is None:
-                self._steps.clear_leftovers()
-                self._order = max((manifest.order for manifest in self._steps.read_manifests()[0]), default=0)
-            self._order += 1
+            self.stop.require_time(task.step)
             with shown(self._settings.progress, f"saving step {task.step}") as on_progress:
-                written = write_step(task._replace(order=self._order, progress=after_a_second(on_progress)))
+                told = after_a_second(on_progress)
+                written = self._writer.write(task._replace(progress=self._progress_of(save, told)))
         except Exception as error:
             _log.error("step %d could not be saved: %s", task.step, error)
             raise
@@ -290,26 +307,16 @@ class Saver:
             pause.seconds,
             "" if result.nbytes == nbytes else f", {format_size(nbytes - result.nbytes)} are linked to the step before",
         )
-        self._hide()
+        self._writer.hide()
+        return result
 
-    def _hide(self) -> list[int]:
-        """Make the steps that are not to be kept invisible; return their numbers."""
-        if self._settings.keep is None:
-            return []
-        steps = [manifest.step for manifest in self._steps.read_manifests()[0]]
-        gone = sorted(set(steps) - kept(steps, self._settings.keep, self._settings.keep_every))
-        for step in gone:
-            self._hidden.append(step)  # before hiding it: remove() does nothing to a step that is still visible
-            self._steps.hide(step)
-        return gone
+    def _progress_of(self, save: _Save, told: Progress | None) -> Progress:
+        """Return a function that notes and reports progress, and ends the write when there is no time left for it."""
 
-    def _remove_hidden(self) -> None:
-        """Remove the files of hidden steps. The system takes tens of milliseconds for some gigabytes."""
-        while self._hidden:
-            try:
-                with contextlib.suppress(FileNotFoundError):
-                    self._steps.remove(self._hidden[-1])
-            except OSError:
-                self._hidden.pop()  # the error is raised once
-                raise
-            self._hidden.pop()  # afterwards, so that an interrupted removal is tried again
+        def on_progress(done: int, total: int) -> None:
+            save.meter.advance(done, total)
+            self.stop.require_time(save.task.step)
+            if told is not None:
+                told(done, total)
+
+        return on_progress

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fastio.hybrid.memory.flat_buffer import ALIGNMENT, lay_out
-from fastio.hybrid.memory.gradient_copies import Gradient
+from fastio.hybrid.memory.gradient import Gradient
 from fastio.hybrid.memory.layers import Slot
 
 BUCKET = 32 << 20  # bytes of parameters: an update this long hides the gradient copies of the next chunk

@@ -26,6 +26,13 @@ class PendingCopy(Protocol):
         """To the device: later compute sees the copy. To the host: the copy is done on return."""
 
 
+class PendingMove(Protocol):
+    """A copy to the host that was begun. The caller keeps the device's tensor until compute is behind the copy."""
+
+    def precede_compute(self) -> None:
+        """Let later compute begin when the copy is done."""
+
+
 class DeviceMemory(Protocol):
     """``measures``: whether times here are meaningful; if not, costs are simulated.
 
@@ -49,6 +56,9 @@ class DeviceMemory(Protocol):
     def copy_to_host(self, host: torch.Tensor, device: torch.Tensor) -> PendingCopy:
         """Begin to copy a device tensor to a host tensor of the same shape, after the compute queued so far."""
 
+    def move_to_host(self, host: torch.Tensor, device: torch.Tensor) -> PendingMove:
+        """As :meth:`copy_to_host`, for a tensor whose memory later compute is to reuse."""
+
     def synchronize(self) -> None:
         """Wait for compute and all copies to the device: the host may then overwrite what they read."""
 
@@ -63,6 +73,9 @@ class CompletedCopy:
     """A copy that was done when it was begun."""
 
     def wait(self) -> None:
+        """Return at once."""
+
+    def precede_compute(self) -> None:
         """Return at once."""
 
 
@@ -90,6 +103,11 @@ class TwoBuffers:
         return CompletedCopy()
 
     def copy_to_host(self, host: torch.Tensor, device: torch.Tensor) -> PendingCopy:
+        """See :class:`DeviceMemory`."""
+        host.copy_(device)
+        return CompletedCopy()
+
+    def move_to_host(self, host: torch.Tensor, device: torch.Tensor) -> PendingMove:
         """See :class:`DeviceMemory`."""
         host.copy_(device)
         return CompletedCopy()
@@ -140,11 +158,23 @@ class AcceleratorMemory:
 
     def copy_to_host(self, host: torch.Tensor, device: torch.Tensor) -> PendingCopy:
         """See :class:`DeviceMemory`."""
+        event = self._begin_copy_to_host(host, device)
+        device.record_stream(self._to_host)
+        return _CopyToHost(event)
+
+    def move_to_host(self, host: torch.Tensor, device: torch.Tensor) -> PendingMove:
+        """See :class:`DeviceMemory`.
+
+        Without ``record_stream``, which makes the allocator keep the memory until the host sees the copy done: the host
+        runs ahead of the device, and backward would get other memory for each gradient.
+        """
+        return _MoveToHost(self._compute, self._begin_copy_to_host(host, device))
+
+    def _begin_copy_to_host(self, host: torch.Tensor, device: torch.Tensor) -> Event:
         self._to_host.wait_stream(self._compute())
         with self._accelerator.under(self._to_host):
             host.copy_(device, non_blocking=True)
-        device.record_stream(self._to_host)
-        return _CopyToHost(self._to_host.record_event())
+        return self._to_host.record_event()
 
     def synchronize(self) -> None:
         """See :class:`DeviceMemory`."""
@@ -174,6 +204,21 @@ class _CopyToDevice:
 
     def wait(self) -> None:
         self._current_stream().wait_event(self._event)
+
+
+class _MoveToHost:
+    """A copy that compute must wait for: the stream that made the tensor, and the current one if it is another."""
+
+    def __init__(self, current_stream: Callable[[], Stream], event: Event) -> None:
+        self._current_stream = current_stream
+        self._made_on = current_stream()
+        self._event = event
+
+    def precede_compute(self) -> None:
+        self._made_on.wait_event(self._event)
+        here = self._current_stream()
+        if here != self._made_on:
+            here.wait_event(self._event)
 
 
 class _CopyToHost:

@@ -1,18 +1,19 @@
 """Copies gradients to host memory, where the update reads them.
 
-A gradient that the plan puts in host memory is moved as soon as backward produces it, and becomes the parameter's
-``grad`` there: the device holds one such gradient at a time. The others stay on the device; their copies overlap
-backward and, chunk by chunk, the update.
+A gradient that the plan puts in host memory is moved while backward goes on, and becomes the parameter's ``grad`` there
+(:mod:`fastio.hybrid.memory.gradient_moves`). The others stay on the device; their copies overlap the update, chunk by
+chunk, and backward too, if backward moves none.
 
 The paper lets some layers (Linear, Embedding, LayerNorm, convolutions) compute into host memory by ``out=``. That was
 measured and left out: in autograd it needs layers of our own, which autocast, tied weights, double backward and code
-that replaces a layer's forward would all have to support. It would save the memory of one gradient and its copy: on one
-core less than 1 % of a Linear layer's forward and backward at 512 rows and more, 5 to 6 % at 64. The move is made in
-the order of compute, so clipping, a scaler and DDP's reduction see its result.
+that replaces a layer's forward would all have to support. It would save the memory of three gradients, and no time: the
+kernel writes over the link for as long as the copy takes, and meanwhile does not compute for the next layer. Without a
+GPU it saves a copy: on one core less than 1 % of a Linear layer's forward and backward at 512 rows and more, 5 to 6 %
+at 64.
 
-A gradient may change between its copy and the step: by clipping, a scaler, DDP's reduction or another backward. Not all
-of these increase the tensor's version, so the step compares fingerprints, computed on the device, and copies again what
-changed. A parameter whose early copy was useless is not copied early again.
+A gradient may change between its early copy and the step: by clipping, a scaler, DDP's reduction or another backward.
+Not all of these increase the tensor's version, so the step compares fingerprints, computed on the device, and copies
+again what changed. A parameter whose early copy was useless is not copied early again.
 """
 
 from __future__ import annotations
@@ -23,40 +24,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from torch.nn import Module
 
 from fastio.hybrid.errors import HybridError
-from fastio.hybrid.memory.device_memory import DeviceMemory, PendingCopy
+from fastio.hybrid.memory.device_memory import DeviceMemory
 from fastio.hybrid.memory.flat_buffer import FlatBuffer
+from fastio.hybrid.memory.gradient import Gradient
+from fastio.hybrid.memory.gradient_moves import GradientMoves
 from fastio.hybrid.memory.layers import Slot
-
-
-@dataclass(eq=False)
-class Gradient:
-    """A parameter's gradient. ``host`` is its place in host memory, ``device_view`` the same as compute sees it.
-
-    ``host_copy``: its copy to that place. ``early``: if that was made in backward, the copied tensor and its
-    fingerprint. ``times``: backward passes that added to it since the last step; ``usual``: the number before the last
-    step.
-    """
-
-    slot: Slot
-    host: torch.Tensor
-    device_view: torch.Tensor
-    on_host: bool = False
-    host_copy: PendingCopy | None = None
-    early: tuple[torch.Tensor, torch.Tensor] | None = None
-    times: int = 0
-    usual: int = 1
-    useless: bool = False
-
-    def __post_init__(self) -> None:
-        self.address = self.device_view.data_ptr()
-
-    def is_in_host_memory(self) -> bool:
-        """Return whether the parameter's ``grad`` is its place in host memory."""
-        grad = self.slot.parameter.grad
-        return grad is not None and grad.data_ptr() == self.address
-
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _ROW = 1024
@@ -69,36 +44,44 @@ class GradientListener(Protocol):
     def gradient_ready(self, slot: Slot) -> None:
         """The gradient is there, as backward made it."""
 
-    def gradient_placed(self, slot: Slot) -> None:
-        """The gradient is where the plan puts it, or being copied there."""
-
 
 @dataclass
 class CopyCounts:
-    """Gradients moved to host memory in backward, copied early in backward, and copied in steps."""
+    """Gradients moved to host memory in backward, copied early in backward, and copied in steps.
+
+    ``beside``: those of ``moved`` whose move overlaps backward.
+    """
 
     moved: int = 0
+    beside: int = 0
     early: int = 0
     copied: int = 0
 
 
 @dataclass(eq=False)
 class GradientCopies:
-    """All gradients, in a buffer laid out like the parameters'. ``close`` removes the hooks."""
+    """All gradients, in a buffer laid out like the parameters'. ``close`` removes the hooks.
+
+    ``modules``: the model's.
+    """
 
     slots: Sequence[Slot]
     flat_buffer: FlatBuffer
     device_memory: DeviceMemory
+    modules: Sequence[Module]
     counts: CopyCounts = field(default_factory=CopyCounts)
     listener: GradientListener | None = None
 
     def __post_init__(self) -> None:
         self.by_parameter: dict[torch.Tensor, Gradient] = {}
+        self._moves = GradientMoves(self.device_memory, self.modules)
+        self._any_on_host = False
         self._hooks: list[Any] = []
         weak_method = weakref.WeakMethod(self._accumulated)
         for slot in self.slots:
             host = self.flat_buffer.view(slot.offset, slot.host)
-            gradient = Gradient(slot, host, self.flat_buffer.device_view(slot.offset, slot.host))
+            view = self.flat_buffer.device_view(slot.offset, slot.host)
+            gradient = Gradient(slot, self.flat_buffer, host, view)
             self.by_parameter[slot.parameter] = gradient
 
             def hook(parameter: torch.Tensor) -> None:
@@ -113,6 +96,7 @@ class GradientCopies:
         chosen = {slot.parameter for slot in slots}
         for parameter, gradient in self.by_parameter.items():
             gradient.on_host = parameter in chosen
+        self._any_on_host = bool(chosen)
 
     def start_copies(self, gradients: Iterable[Gradient]) -> None:
         """Begin the copies, in this order, of gradients without an up-to-date copy in host memory."""
@@ -129,6 +113,10 @@ class GradientCopies:
             if not gradient.is_in_host_memory():
                 gradient.host_copy = self.device_memory.copy_to_host(gradient.host, _grad(gradient).detach())
                 self.counts.copied += 1
+
+    def finish_moves(self) -> None:
+        """Let compute wait for the gradients that are moved, if backward has not ended or was interrupted."""
+        self._moves.finish()
 
     def reached_parameters(self) -> set[torch.Tensor]:
         """Return the parameters that backward has reached since the last step."""
@@ -151,6 +139,7 @@ class GradientCopies:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        self._moves.finish()
 
     def _accumulated(self, parameter: torch.Tensor) -> None:
         gradient = self.by_parameter[parameter]
@@ -164,20 +153,27 @@ class GradientCopies:
         # A gradient with a graph (double backward) is not copied: a copy would cut the graph.
         if not gradient.is_in_host_memory() and not grad.requires_grad:
             if gradient.on_host:
-                if gradient.device_view.data_ptr() != gradient.address:  # moved by share_memory_()
-                    gradient.device_view = self.flat_buffer.device_view(gradient.slot.offset, gradient.slot.host)
-                gradient.device_view.copy_(grad)
-                parameter.grad = gradient.device_view
-                self.counts.moved += 1
-            elif self.device_memory.asynchronous and gradient.times == gradient.usual and not gradient.useless:
+                self._move(gradient, grad)
+            elif self._copies_early(gradient):
                 gradient.early = grad, fingerprint(grad)
                 gradient.host_copy = self.device_memory.copy_to_host(gradient.host, grad)
                 self.counts.early += 1
         if gradient.on_host:
             start = gradient.slot.offset
             self.flat_buffer.forget(start, start + gradient.slot.nbytes)
-        if self.listener is not None:
-            self.listener.gradient_placed(gradient.slot)
+
+    def _move(self, gradient: Gradient, grad: torch.Tensor) -> None:
+        if self._moves.begin(gradient, grad):
+            self.counts.beside += 1
+        else:
+            gradient.place().copy_(grad)
+            gradient.slot.parameter.grad = gradient.place()
+        self.counts.moved += 1
+
+    def _copies_early(self, gradient: Gradient) -> bool:
+        """Return whether to copy a gradient that stays on the device now. Moved ones need the link in backward."""
+        early = self.device_memory.asynchronous and not self._any_on_host
+        return early and gradient.times == gradient.usual and not gradient.useless
 
 
 def fingerprint(tensor: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,8 @@ from fastio.errors import FastIOError
 from fastio.hybrid.errors import StateLostError
 from fastio.hybrid.memory.chunks import Chunk, Part, cut_parameters
 from fastio.hybrid.memory.freed_memory import FreedMemory
-from fastio.hybrid.memory.gradient_copies import Gradient, GradientCopies
+from fastio.hybrid.memory.gradient import Gradient
+from fastio.hybrid.memory.gradient_copies import GradientCopies
 from fastio.hybrid.optimizer.cpu_optimizer import CpuOptimizer
 from fastio.hybrid.optimizer.update_states import updated
 from fastio.memory.staging_buffers import HostMemory

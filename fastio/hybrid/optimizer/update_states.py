@@ -9,7 +9,8 @@ import torch
 from torch.optim import Optimizer
 
 from fastio.hybrid.memory.chunks import Chunk, Part, whole_parameters
-from fastio.hybrid.memory.gradient_copies import Gradient, GradientCopies
+from fastio.hybrid.memory.gradient import Gradient
+from fastio.hybrid.memory.gradient_copies import GradientCopies
 from fastio.hybrid.optimizer.cpu_optimizer import CpuOptimizer
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from fastio.hybrid.planning.backward import backward
 from fastio.hybrid.planning.costs import DFGB, DHA, GFGB, LayerCosts, forward_ends
+
+NEGLIGIBLE = 1e-3  # share of forward and backward
 
 
 def admit(costs: Sequence[LayerCosts], modes: Sequence[str], room: float = math.inf) -> tuple[str, ...]:
@@ -27,6 +30,26 @@ def admit(costs: Sequence[LayerCosts], modes: Sequence[str], room: float = math.
             room -= costs[i].nbytes
         else:
             found[i] = DHA
+    return tuple(found)
+
+
+def without_useless(costs: Sequence[LayerCosts], modes: Sequence[str], on_host: Collection[int]) -> tuple[str, ...]:
+    """Return the modes, with DHA for DFGB layers whose copies save next to no time: GPU memory is worth more.
+
+    They are the layers that save the least time per byte, as long as forward and backward take at most
+    ``NEGLIGIBLE`` longer in all. While backward waits for gradients that move to the host (``on_host``), no copy saves
+    any.
+    """
+    found = list(modes)
+    forward_s = (forward_ends(costs, modes) or [0.0])[-1]
+    most = (1 + NEGLIGIBLE) * backward(costs, modes, on_host, forward_s).end_s
+    candidates = [i for i, mode in enumerate(modes) if mode == DFGB]
+    for i in sorted(
+        candidates, key=lambda i: (costs[i].backward_dha_s - costs[i].backward_s) / max(costs[i].nbytes, 1)
+    ):
+        found[i] = DHA
+        if backward(costs, found, on_host, forward_s).end_s > most:
+            found[i] = DFGB
     return tuple(found)
 
 

@@ -27,8 +27,8 @@ class LayerCosts:
     """One layer, as profiled.
 
     ``copy_s``: to copy its parameters to the GPU. ``forward_s`` and ``backward_s``: from GPU memory. ``forward_dha_s``
-    and ``backward_dha_s``: from host memory in place (the latter also writes its gradients there). ``between_s``: work
-    between this layer and the next. ``nbytes``: its parameters.
+    and ``backward_dha_s``: from host memory in place. ``between_s``: work between this layer and the next. ``nbytes``:
+    its parameters. Its gradients have as many, and take ``copy_s`` to the host.
     """
 
     copy_s: float

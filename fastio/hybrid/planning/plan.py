@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Literal
 
 from fastio.errors import quoted
-from fastio.hybrid.planning.backward_prefetch import admit
+from fastio.hybrid.planning.backward_prefetch import admit, without_useless
 from fastio.hybrid.planning.costs import DHA, GFGB, GpuBudgetError, LayerCosts, check_costs, simulate
 from fastio.hybrid.planning.gradient_placement import stay_on_gpu
 from fastio.hybrid.planning.memferry import memferry
@@ -76,14 +76,22 @@ def plan(
     modes = tuple(planner(costs)) if callable(planner) else _PLANNERS[planner](costs)
     if gpu_bytes is not None:
         modes = _within(costs, modes, gpu_bytes, planner)
-    if not callable(planner) and planner != "zero-offload":
-        modes = admit(costs, modes, math.inf if gpu_bytes is None else gpu_bytes - _on_gpu(costs, modes))
     sizes = [layer.nbytes for layer in costs]
     room = math.floor(gradient_reserve * sum(sizes))
-    gains = [layer.backward_dha_s - layer.backward_s for layer in costs]
-    stay = range(len(costs)) if gradient_reserve == 1 else stay_on_gpu(sizes, gains, room)
+    stay = range(len(costs)) if gradient_reserve == 1 else stay_on_gpu(sizes, _waits(costs), room)
     host = tuple(i for i in range(len(costs)) if i not in stay)
+    if not callable(planner) and planner != "zero-offload":
+        modes = admit(costs, modes, math.inf if gpu_bytes is None else gpu_bytes - _on_gpu(costs, modes))
+        modes = without_useless(costs, modes, host)
     return Plan(modes, simulate(costs, modes), host)
+
+
+def _waits(costs: Sequence[LayerCosts]) -> list[float]:
+    """Return how long backward waits for each layer's gradient if it moves: for what of the copy compute cannot hide.
+
+    Nothing is computed after the first layer's.
+    """
+    return [one.copy_s - one.backward_s if layer else one.copy_s for layer, one in enumerate(costs)]
 
 
 def _on_gpu(costs: Sequence[LayerCosts], modes: Sequence[str]) -> int:

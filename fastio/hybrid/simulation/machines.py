@@ -73,18 +73,16 @@ V100 = Machine(
 )
 
 
-def costs(work: Work, machine: Machine, gradients_in_place: bool = False) -> LayerCosts:
-    """Return the layer's costs. ``gradients_in_place``: backward in place also writes gradients to the host."""
+def costs(work: Work, machine: Machine) -> LayerCosts:
+    """Return the layer's costs."""
     tiles = math.ceil(work.rows / TILE_ROWS) if work.rows else 1
     forward_s = max(work.operations / machine.operations_per_s, (work.moved + work.touched) / machine.memory_bandwidth)
     in_place_s = max(forward_s, tiles * work.touched / machine.link_bandwidth)
-    slower_s = forward_s * (1 + machine.slower_backward)  # half of backward; the other half makes the gradient
-    written_s = work.nbytes / machine.link_bandwidth if gradients_in_place else 0.0
     return LayerCosts(
         copy_s=work.nbytes / machine.link_bandwidth,
         forward_s=forward_s,
         forward_dha_s=in_place_s,
         backward_s=2 * forward_s,
-        backward_dha_s=slower_s + max(slower_s, written_s),
+        backward_dha_s=2 * forward_s * (1 + machine.slower_backward),
         nbytes=work.nbytes,
     )

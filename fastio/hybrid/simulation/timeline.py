@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fastio.hybrid.planning.backward import backward
 from fastio.hybrid.planning.backward_prefetch import copies
 from fastio.hybrid.planning.costs import DHA, GFGB, LayerCosts, forward_ends
 from fastio.hybrid.planning.plan import Plan
@@ -46,9 +47,10 @@ def iterate(
 ) -> Timeline:
     """Run one iteration. ``update_s``: seconds of the update of each layer, 0 without it.
 
-    A gradient takes as long to the host as its layer's parameters to the GPU, and no time if backward writes it there.
-    The update begins when backward ends and continues as gradients arrive; with ``update_waits`` it begins when all
-    have arrived (ZeRO-Offload).
+    A gradient takes as long to the host as its layer's parameters to the GPU. Those in host memory move beside backward
+    (see :mod:`fastio.hybrid.planning.backward`); the others follow backward, or are copied beside it if none moves. The
+    update begins when backward ends and continues as gradients arrive; with ``update_waits`` it begins when all have
+    arrived (ZeRO-Offload).
     """
     layers = range(len(costs))
     ends = forward_ends(costs, plan.modes)
@@ -57,28 +59,25 @@ def iterate(
     for copy in copies(costs, plan.modes, ends):
         late[copy.layer] = copy.end_s
         spans.append(Span(TO_GPU, copy.layer, "late copy", copy.start_s, copy.end_s))
-    now = forward_s = ends[-1] if ends else 0.0
-    done: dict[int, float] = {}
-    for i in reversed(layers):
-        in_place = plan.modes[i] == DHA or i in plan.gradients_on_host
-        start = max(now, late.get(i, 0.0))
-        now = done[i] = start + (costs[i].backward_dha_s if in_place else costs[i].backward_s)
-        spans.append(Span(COMPUTE, i, "backward", start, now))
-    backward_end, engine = now, 0.0
-    arrived = dict(done)
+    forward_s = ends[-1] if ends else 0.0
+    run = backward(costs, plan.modes, plan.gradients_on_host, forward_s, late)
+    spans += [Span(COMPUTE, i, "backward", *span) for i, span in run.computing.items()]
+    spans += [Span(TO_HOST, i, "gradient", *span) for i, span in run.moving.items()]
+    arrived = {i: end for i, (_, end) in run.moving.items()}
+    engine = run.end_s if run.moving else 0.0
     for i in reversed(layers):
         if i not in plan.gradients_on_host:
-            start = max(engine, done[i])
+            start = max(engine, run.computing[i][1])
             engine = arrived[i] = start + costs[i].copy_s
             spans.append(Span(TO_HOST, i, "gradient", start, engine))
-    cpu = max(arrived.values(), default=0.0) if update_waits else backward_end
+    cpu = max(arrived.values(), default=0.0) if update_waits else run.end_s
     for i in reversed(layers):
         start = max(cpu, arrived[i])
         cpu = start + (update_s[i] if update_s is not None else 0.0)
         spans.append(Span(UPDATE, i, "update", start, cpu))
     on_gpu = sum(costs[i].nbytes for i in layers if plan.modes[i] != DHA)
-    on_gpu += sum(costs[i].nbytes for i in layers if i not in plan.gradients_on_host)
-    return Timeline(tuple(spans), forward_s, backward_end - forward_s, max(cpu, backward_end, engine), on_gpu)
+    on_gpu += sum(costs[i].nbytes for i in layers if i not in plan.gradients_on_host) + run.moving_nbytes
+    return Timeline(tuple(spans), forward_s, run.end_s - forward_s, max(cpu, run.end_s, engine), on_gpu)
 
 
 def _forward(costs: Sequence[LayerCosts], modes: Sequence[str], ends: Sequence[float]) -> list[Span]:

@@ -18,7 +18,6 @@ from fastio.engine.tool_selection import plan_transfer
 from fastio.errors import TransferError, quoted
 from fastio.files.atomic_file import AtomicFile
 from fastio.files.free_space import free_space_named
-from fastio.memory.contiguous_chunks import packed
 from fastio.memory.raw_memory import view
 from fastio.models.conversion.new_file import NewFile, Piece
 from fastio.models.conversion.source_tensors import SourceFile
@@ -205,8 +204,8 @@ class _Packing:
     def take(self, piece: Piece) -> int:
         """Copy a piece, which follows the one before it, to its address; return its CRC-32."""
         if not piece.start:
-            assert piece.part.tensor.whole is not None
-            self._chunks = packed(piece.part.tensor.whole())
+            assert piece.part.tensor.packed is not None
+            self._chunks = piece.part.tensor.packed()
         target = view(piece.address, piece.nbytes)
         while target:
             if not self._rest:

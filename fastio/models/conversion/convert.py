@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fastio.arguments import Path, Policy, Progress, Size, Weights
 from fastio.engine.tool_selection import check
 from fastio.errors import kind_of, quoted
-from fastio.files.checkpoint_folders import DCP_METADATA
+from fastio.files.checkpoint_folders import DCP_METADATA, holds_shards
 from fastio.files.new_folders import new_folders
 from fastio.files.open_file import MISSING_SOURCE, is_path, path_of, translate_open_limit
 from fastio.models.conversion.chunked_copy import copy_all
@@ -58,8 +58,8 @@ def convert(
     """Convert files of tensors into another format: ``.pt``, safetensors, ``.npy``, shards; checkpoints of DCP from.
 
     One chunk is read while the one before it is written, past the page cache where that is faster. About 100 MB of
-    memory are used for that, whatever the sizes; a tensor whose elements are stored in another order (a transposed view
-    in a ``.pt``, a DCP checkpoint that is divided along columns) is in memory as a whole beside it.
+    memory are used for that, whatever the sizes, and how ever ranks divided tensors among them; a tensor whose elements
+    are stored in another order (a transposed view in a ``.pt``) is in memory as a whole beside it.
 
     What has checksums is compared with them on the way. New files of safetensors and ``.pt`` get checksums, as
     :func:`fastio.save_file` and :func:`fastio.save` write them. They appear in one step, durably, when all of them are
@@ -71,7 +71,8 @@ def convert(
 
     Args:
         source: a ``.pt``, a file of safetensors or a ``.npy``, told by its first bytes; a list of files, an index or a
-            folder, as for :func:`fastio.safe_open`; or a folder of ``torch.distributed.checkpoint``.
+            folder, as for :func:`fastio.safe_open`; or a folder of ``torch.distributed.checkpoint``, also one of parts
+            of tensors in safetensors.
         destination: a name that ends in ``.safetensors``, ``.pt``, ``.pth``, ``.bin`` or ``.npy``; or a folder for
             shards of safetensors with an index: one that exists, a name that ends in ``/``, or with ``max_shard_size``.
         key: convert this entry alone: a tensor, or (of a ``.pt`` or a DCP checkpoint) a dict of tensors in the outer
@@ -135,12 +136,17 @@ def convert(
 
 
 def _open(where: Weights, key: str | None, stack: contextlib.ExitStack, policy: Policy) -> Source:
+    """Open what :func:`convert` takes; ``stack`` closes it."""
     if is_path(where):
         path = os.fsdecode(where)
         if os.path.isfile(os.path.join(path, DCP_METADATA)):
             from fastio.models.conversion.dcp_source import of_checkpoint  # DCP is imported only for its folders
 
             return of_checkpoint(path, key, stack, policy)
+        if holds_shards(path):
+            from fastio.models.conversion.dcp_source import of_shards
+
+            return of_shards(path, key, stack, policy)
         (first, *_) = locate(path, MISSING_SOURCE).paths
         if is_npy(first):
             return of_npy(first, key, stack, policy)

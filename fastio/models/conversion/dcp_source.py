@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
 
+from fastio.distributed import huggingface_metadata
 from fastio.distributed import metadata as metadata_file
+from fastio.distributed.boxes import are_rows, tile
 from fastio.distributed.load_file import FileLoad
 from fastio.distributed.reader import open_data_file
 from fastio.distributed.stored_items import FORMAT, Stored
 from fastio.errors import CorruptFileError, FormatError, TensorMissingError, UnsupportedError, quoted
+from fastio.formats.detect import SAFETENSORS
+from fastio.memory.contiguous_chunks import packed
 from fastio.models.conversion.source_tensors import Run, Source, SourceFile, SourceTensor
+from fastio.models.conversion.woven import WovenPart, woven
 from fastio.sizes import exact_size
 
 
@@ -37,7 +41,17 @@ def of_checkpoint(folder: str, key: str | None, stack: contextlib.ExitStack, pol
     FormatError for entries that are no tensors, TensorMissingError for a ``key`` that is not there, UnsupportedError
     for items that other storage wrote, CorruptFileError for what contradicts itself, CheckpointError for missing files.
     """
-    metadata = metadata_file.read(folder)
+    return _of_metadata(folder, metadata_file.read(folder), FORMAT, key, stack, policy)
+
+
+def of_shards(folder: str, key: str | None, stack: contextlib.ExitStack, policy: Any) -> Source:
+    """Open a folder of safetensors, each of which holds one rank's parts of tensors, as :func:`of_checkpoint` does."""
+    return _of_metadata(folder, huggingface_metadata.read(folder), SAFETENSORS, key, stack, policy)
+
+
+def _of_metadata(
+    folder: str, metadata: Metadata, file_format: str, key: str | None, stack: contextlib.ExitStack, policy: Any
+) -> Source:
     names = _wanted(folder, list(metadata.state_dict_metadata), key)
     for stored in names:
         if not isinstance(metadata.state_dict_metadata[stored], TensorStorageMetadata):
@@ -46,7 +60,7 @@ def of_checkpoint(folder: str, key: str | None, stack: contextlib.ExitStack, pol
                 "convert one part by key='model', or what it is called"
             )
     tensors = {stored: metadata.state_dict_metadata[stored] for stored in names}
-    files, boxes = _located(folder, tensors, metadata.storage_data, stack, policy)
+    files, boxes = _located(folder, tensors, metadata.storage_data, file_format, stack, policy)
     found = [_tensor(folder, name, tensors[stored], boxes[stored]) for stored, name in names.items()]
     return Source(files, found, list(names.values()), {}, None)
 
@@ -66,7 +80,12 @@ def _wanted(folder: str, stored: list[str], key: str | None) -> dict[str, str]:
 
 
 def _located(
-    folder: str, tensors: dict[str, Any], infos: dict[Any, Any], stack: contextlib.ExitStack, policy: Any
+    folder: str,
+    tensors: dict[str, Any],
+    infos: dict[Any, Any],
+    file_format: str,
+    stack: contextlib.ExitStack,
+    policy: Any,
 ) -> tuple[list[SourceFile], dict[str, list[_Box]]]:
     """The open data files, and the boxes of each tensor in them."""
     by_file: dict[Any, list[ReadItem]] = {}
@@ -74,8 +93,7 @@ def _located(
         for chunk in described.chunks:
             index = MetadataIndex(name, chunk.offsets)
             if index not in infos:
-                path = metadata_file.path_of(folder)
-                raise CorruptFileError(path, name, "it does not say where this is stored")
+                raise CorruptFileError(folder, name, "its metadata do not say where this is stored")
             zeros = torch.Size([0] * len(chunk.sizes))
             item = ReadItem(LoadItemType.TENSOR, index, zeros, index, zeros, chunk.sizes)
             by_file.setdefault(getattr(infos[index], "relative_path", None), []).append(item)
@@ -83,8 +101,8 @@ def _located(
     boxes: dict[str, list[_Box]] = {name: [] for name in tensors}
     for relative, items in by_file.items():
         path, fd, size = open_data_file(folder, relative, items, stack)
-        file = SourceFile(path, fd, size, FORMAT, policy, _damaged)
-        load = FileLoad(path, fd, size, policy, True, None)
+        file = SourceFile(path, fd, size, file_format, policy, _damaged)
+        load = FileLoad(path, fd, size, policy, True, None, file_format)
         for item in items:
             load.add(item, infos[item.storage_index])
         for request in load.locate():
@@ -122,56 +140,27 @@ def _damaged(run: Run) -> CorruptFileError:
 def _tensor(folder: str, name: str, described: Any, boxes: list[_Box]) -> SourceTensor:
     shape, dtype = tuple(described.size), described.properties.dtype
     boxes.sort(key=lambda box: box.begin)
-    fill = _fill(boxes, shape)
-    in_order = fill and _in_order(boxes, shape)
-    if not in_order and not (fill and _are_apart(boxes)):
+    if not tile(boxes, shape):
         raise CorruptFileError(
-            metadata_file.path_of(folder),
+            folder,
             name,
             f"its parts do not fill its shape {list(shape)}: the metadata was altered",
         )
-    runs = [box.run for box in boxes if box.run is not None]
+    held = [box for box in boxes if box.run is not None]
+    runs = [box.run for box in held if box.run is not None]
     nbytes = prod(shape) * dtype.itemsize
-    if in_order:
+    are_packed = all(box.stored.is_packed() for box in held)
+    if are_packed and are_rows(boxes, shape):
         return SourceTensor(name, dtype, shape, nbytes, runs)
 
-    def whole() -> torch.Tensor:
+    def by_rows() -> Iterator[torch.Tensor]:
+        if are_packed:
+            return woven(shape, dtype.itemsize, [WovenPart(b.begin, b.size, b.run) for b in held if b.run is not None])
         tensor = torch.empty(shape, dtype=dtype)
-        for box in boxes:
+        for box in held:
             if box.run is not None:
                 part = tensor[tuple(slice(at, at + count) for at, count in zip(box.begin, box.size, strict=True))]
                 part.copy_(box.stored.tensor(box.run.read()))
-        return tensor
+        return packed(tensor)
 
-    return SourceTensor(name, dtype, shape, nbytes, runs, whole)
-
-
-def _fill(boxes: Sequence[_Box], shape: tuple[int, ...]) -> bool:
-    """Whether boxes lie in a shape, and have as many elements."""
-    are_inside = all(
-        len(box.begin) == len(shape)
-        and all(0 <= at <= size - count for at, count, size in zip(box.begin, box.size, shape, strict=True))
-        for box in boxes
-    )
-    return are_inside and sum(torch.Size(box.size).numel() for box in boxes) == torch.Size(shape).numel()
-
-
-def _are_apart(boxes: Sequence[_Box]) -> bool:
-    """Whether no two boxes share an element."""
-    held = [box for box in boxes if 0 not in box.size]
-    begins = torch.tensor([box.begin for box in held])
-    ends = begins + torch.tensor([box.size for box in held])
-    return not any(
-        ((begins[index] < ends[index + 1 :]) & (begins[index + 1 :] < ends[index])).all(1).any()
-        for index in range(len(held) - 1)
-    )
-
-
-def _in_order(boxes: Sequence[_Box], shape: tuple[int, ...]) -> bool:
-    """Whether the boxes' bytes, one behind the other, are the tensor's: they are rows of it, each packed."""
-    if not all(box.stored.is_packed() for box in boxes if box.run is not None):
-        return False
-    if len(boxes) <= 1 or not shape:
-        return True
-    is_rows = all(box.size[1:] == shape[1:] for box in boxes)
-    return is_rows and all(one.begin[0] + one.size[0] == other.begin[0] for one, other in pairwise(boxes))
+    return SourceTensor(name, dtype, shape, nbytes, runs, by_rows)

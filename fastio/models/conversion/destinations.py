@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from fastio.errors import FormatError, UnsupportedError, quoted
 from fastio.formats.detect import NPY, PT, SAFETENSORS
 from fastio.models.conversion.new_file import NewFile
 from fastio.models.conversion.source_tensors import Source, SourceTensor
-from fastio.models.shards import INDEX_NAME, index_text, is_model_file, split
+from fastio.models.shards import INDEX_NAME, SINGLE_NAME, index_text, is_model_file, split
 from fastio.sizes import parse_size
 
 _FORMATS = {".safetensors": SAFETENSORS, ".pt": PT, ".pth": PT, ".bin": PT, ".npy": NPY}
@@ -71,8 +71,11 @@ class NewFiles(NamedTuple):
     notes: tuple[str, ...]
 
 
-def new_files(to: Destination, source: Source) -> NewFiles:
-    """Lay out the files. FormatError names what the format cannot hold, and the cure."""
+def new_files(to: Destination, source: Source, shards: Mapping[str, list[str]] | None = None) -> NewFiles:
+    """Lay out the files. FormatError names what the format cannot hold, and the cure.
+
+    ``shards``: the names of a folder's files, and of the tensors in each; None: as :func:`split` chooses them.
+    """
     text = source.metadata
     if source.aliases and to.format == SAFETENSORS:
         text = {"format": "pt", **source.aliases} if text is None else {**source.aliases, **text}
@@ -87,9 +90,10 @@ def new_files(to: Destination, source: Source) -> NewFiles:
     tensors = {tensor.name: tensor for tensor in source.tensors}
     if to.shard_size is None:
         return NewFiles([NewFile(to.path, to.format, tensors, text)], None, ())
-    shards = split({name: tensor.nbytes for name, tensor in tensors.items()}, to.shard_size)
-    if len(shards) == 1:
-        ((file, _),) = shards.items()
+    if shards is None:
+        shards = split({name: tensor.nbytes for name, tensor in tensors.items()}, to.shard_size)
+    if list(shards) == [SINGLE_NAME]:
+        file = SINGLE_NAME
         return NewFiles([NewFile(os.path.join(to.path, file), to.format, tensors, text)], None, ())
     text = {"format": "pt"} if text is None else text
     kind = {key: value for key, value in text.items() if key == "format"}

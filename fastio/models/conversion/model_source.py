@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from math import prod
 from typing import Any
@@ -19,6 +19,7 @@ from fastio.formats.pt.reader import Archive, Record
 from fastio.formats.pt.tensor_table import TENSORS
 from fastio.formats.safetensors.entries import Entry
 from fastio.formats.safetensors.tensor_checksums import TensorChecksums
+from fastio.memory.contiguous_chunks import packed
 from fastio.models.conversion.source_tensors import Run, Source, SourceFile, SourceTensor
 from fastio.models.weight_files import WeightFile, WeightFiles, open_weights
 
@@ -87,10 +88,10 @@ def _add_pickled(source: Source, file: SourceFile, weight_file: WeightFile, key:
     for name, entry in entries.items():
         if name not in aliases:
             run = Run(file, entry.offset, entry.nbytes, entry.crc, name)
-            whole = None if entry.stride is None or not entry.nbytes else partial(_whole, run, entry)
-            nbytes = entry.nbytes if whole is None else prod(entry.shape) * entry.dtype.itemsize
+            by_rows = None if entry.stride is None or not entry.nbytes else partial(_by_rows, run, entry)
+            nbytes = entry.nbytes if by_rows is None else prod(entry.shape) * entry.dtype.itemsize
             runs = (run,) if entry.nbytes else ()
-            source.tensors.append(SourceTensor(name, entry.dtype, entry.shape, nbytes, runs, whole))
+            source.tensors.append(SourceTensor(name, entry.dtype, entry.shape, nbytes, runs, by_rows))
             if entry.nbytes and entry.crc is None:
                 unknown.add(entry.offset)
     if unknown and found.checksummed:  # a record's CRC-32 is not that of a tensor that is a part of it
@@ -122,8 +123,8 @@ def _records_of(archive: Archive, offsets: Iterable[int]) -> list[Record]:
     return list({record.name: record for at in offsets for record in [storages[bisect_right(starts, at) - 1]]}.values())
 
 
-def _whole(run: Run, entry: Entry) -> torch.Tensor:
-    return run.read().view(entry.dtype).as_strided(entry.shape, entry.stride or ())
+def _by_rows(run: Run, entry: Entry) -> Iterator[torch.Tensor]:
+    return packed(run.read().view(entry.dtype).as_strided(entry.shape, entry.stride or ()))
 
 
 def _mismatch(archive: Archive, run: Run) -> Exception:

@@ -145,7 +145,7 @@ class NewFile:
 
 def _parts(placed: Placed) -> Iterator[Part]:
     for offset, tensor in placed:
-        if tensor.whole is not None:
+        if tensor.packed is not None:
             yield Part(offset, tensor.nbytes, None, tensor)
             continue
         for run in tensor.runs:

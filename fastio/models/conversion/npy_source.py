@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from fastio.errors import CorruptFileError
 from fastio.formats import npy
 from fastio.formats.detect import HEAD_BYTES, NPY, detect
 from fastio.formats.small_reads import head
+from fastio.memory.contiguous_chunks import packed
 from fastio.models.conversion.source_tensors import Run, Source, SourceFile, SourceTensor
 from fastio.volumes.object_file import check_regular, opened
 
@@ -35,10 +37,9 @@ def of_npy(path: str, key: str | None, stack: contextlib.ExitStack, policy: Any)
     runs = [Run(file, region.offset, region.nbytes, None, "array") for region in found.regions]
     shape: torch.Tensor = found.build(lambda region: torch.UntypedStorage(region.nbytes, device="meta"))
 
-    def whole() -> torch.Tensor:
-        tensor: torch.Tensor = found.build(lambda region: runs[0].read().untyped_storage())
-        return tensor
+    def by_rows() -> Iterator[torch.Tensor]:
+        return packed(found.build(lambda region: runs[0].read().untyped_storage()))
 
     in_order = shape.is_contiguous() or not runs
-    tensor = SourceTensor(name, shape.dtype, shape.shape, shape.nbytes, runs, None if in_order else whole)
+    tensor = SourceTensor(name, shape.dtype, shape.shape, shape.nbytes, runs, None if in_order else by_rows)
     return Source([file], [tensor], [name], {}, None, is_nameless=key is None)

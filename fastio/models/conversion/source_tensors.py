@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -124,7 +124,8 @@ class Run(NamedTuple):
 class SourceTensor(NamedTuple):
     """A tensor of the source, of ``nbytes`` bytes: row by row, they are ``runs``, none of them empty.
 
-    Where they lie in another order, ``whole`` reads all of the tensor into memory.
+    Where they lie in another order, ``packed`` yields its bytes row by row: contiguous host memory, valid until the
+    next one.
     """
 
     name: str
@@ -132,7 +133,7 @@ class SourceTensor(NamedTuple):
     shape: Sequence[int]
     nbytes: int
     runs: Sequence[Run]
-    whole: Callable[[], torch.Tensor] | None = None
+    packed: Callable[[], Iterator[torch.Tensor]] | None = None
 
 
 class Source(NamedTuple):

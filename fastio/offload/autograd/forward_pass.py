@@ -44,6 +44,7 @@ class ForwardPass:
         self.refused = False  # the store failed: later tensors stay in memory
         self.saved_tensors: dict[int, SavedTensor] = {}
         self.kept_nbytes = 0  # of saved tensors that the plan keeps in memory
+        self.resized: frozenset[int] = frozenset()  # ordinals whose storage the program resizes: these stay
         self.order: Order | None = None
         self._planner = planner
         self._profile: Profile | None = None
@@ -160,7 +161,8 @@ class ForwardPass:
         waits = self._planner.policy == "fastensor"
         if ordinal == 0:
             profile = self._profile = self._planner.profile_for(made[0], self._device)
-            self.recompute_room = 0 if profile is None else profile.recompute_room
+            if profile is not None:
+                self.recompute_room, self.resized = profile.recompute_room, profile.trace.resized
             self.warms_up = self._is_accelerated and self._planner.is_new(made[0])
             if profile is not None and not profile.timed:
                 self._times = ComputeTimes()
@@ -172,6 +174,8 @@ class ForwardPass:
         elif profile is not None and not self._diverged:
             known = profile.trace.saved
             self._diverged = ordinal >= len(known) or not made[ordinal].matches(known[ordinal])
+            if self._diverged:
+                self.resized = frozenset()
         if self._times is not None:
             self._times.ready(self._device)
         encodes = codec != "none"
@@ -239,6 +243,11 @@ class ForwardPass:
         """Record a transfer that ended: see :data:`fastio.offload.planning.history.CHANNELS`."""
         self._run.channels[channel].add(nbytes, began_s, ended_s)
 
+    def record_bandwidth(self, channel: str, bandwidth: float) -> None:
+        """Record the bytes/s of a transfer that the host did not see end."""
+        if self._profile is not None:
+            self._profile.history.measured(channel, bandwidth)
+
     def finish(self) -> None:
         """End a forward pass that raised no exception."""
         self._end_forward()
@@ -246,6 +255,8 @@ class ForwardPass:
             self.follow_order()
         if self._planned:
             self.trace.end_following()
+        if self._profile is None:
+            self.trace.resized = frozenset(i for i, saved in self.saved_tensors.items() if saved.was_resized)
         if not self.refused:  # failed transfers have no useful times
             self._profile = self._planner.record(self.trace, self._profile, self._diverged, self._is_accelerated)
             self._set_times()
@@ -350,3 +361,4 @@ class ForwardPass:
             run.forward_s = self._profile.trace.forward_s
             run.backward_s = max(self._profile.trace.used_s.values(), default=0.0)
         self._profile.history.add(run)
+        self._planner.backward_ended(self._profile)

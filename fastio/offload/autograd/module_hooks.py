@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import Module
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules import module as global_hooks
+from torch.utils.hooks import RemovableHandle
 
 from fastio.offload.autograd import hooks
 from fastio.offload.autograd.thread_pass import ThreadPass
@@ -42,7 +43,8 @@ class ModuleHooks:
         self._older: set[threading.Thread] = set()  # that were alive when the Offload was entered
         self._owner: Offload | None = None
         self._lock = threading.Lock()
-        self._removable: list[Any] = []
+        # The same in each pass: torch.compile compiles again for another one.
+        self._id: int = RemovableHandle(global_hooks._global_forward_hooks).id
         self._warned: set[str] = set()
         self._missed = ""  # a warning of another thread, for a pass that saves nothing
         self.replaced = 0  # module forwards that ran under other saved-tensor hooks
@@ -70,9 +72,9 @@ class ModuleHooks:
                 self._entering = [*others, weakref.ref(here.thread)]
             self._owner = owner
             _IN_USE.add(self)
-            if not self._removable:
-                self._removable.append(register_module_forward_pre_hook(self._enter))
-                self._removable.append(register_module_forward_hook(self._leave, always_call=True))
+            global_hooks._global_forward_pre_hooks[self._id] = self._enter
+            global_hooks._global_forward_hooks[self._id] = self._leave
+            global_hooks._global_forward_hooks_always_called[self._id] = True
         here.hooks.push(here.pack, here.unpack)
 
     def remove(self, here: ThreadPass) -> None:
@@ -90,9 +92,9 @@ class ModuleHooks:
             _IN_USE.discard(self)
             self._owner = None
             self._older = set()
-            for removable in self._removable:
-                removable.remove()
-            self._removable.clear()
+            global_hooks._global_forward_pre_hooks.pop(self._id, None)
+            global_hooks._global_forward_hooks.pop(self._id, None)
+            global_hooks._global_forward_hooks_always_called.pop(self._id, None)
 
     def warn_of_missed(self) -> None:
         """Warn of another thread's forward, which was not taken, after a pass that saved nothing."""

@@ -160,6 +160,12 @@ class SavedTensor:
         """
         return self.is_whole and self.address == self.sent
 
+    @property
+    def was_resized(self) -> bool:
+        """Whether other code has another size of the storage now than when it was saved."""
+        storage = _alive(self.source)
+        return storage is not None and storage.nbytes() != self.source_nbytes
+
     def free_behind_arrival(self) -> None:
         """Let what reuses the buffer's memory begin after the copy back, which nothing that uses the bytes followed."""
         if self.arrived is not None and self.home is not None:

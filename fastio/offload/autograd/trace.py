@@ -60,6 +60,7 @@ class Trace:
     working_set: int = 0  # most bytes that one operator saved
     recomputable: dict[int, RecomputeOption] = field(default_factory=dict)  # those that gave the same bits
     makers: dict[int, Maker] = field(default_factory=dict)  # if operators were recorded
+    resized: frozenset[int] = frozenset()  # those whose storage the program resized before the forward pass ended
 
     def add(self, saved: SavedRecord, kind: str) -> None:
         """Add a saved tensor, which has not moved."""

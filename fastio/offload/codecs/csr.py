@@ -28,20 +28,26 @@ def words_of(dtype: torch.dtype) -> tuple[int, int]:
     return (1, dtype.itemsize) if dtype.itemsize in {2, 4, 8} else (0, 0)
 
 
+def require(device: torch.device) -> None:
+    """Raise ToolUnavailableError for a device without kernels, and for a GPU without CuPy."""
+    if device.type == "cuda":
+        csr_cuda.require()
+    elif device.type != "cpu":
+        raise ToolUnavailableError("csr", f"it has no kernels for {device.type} devices")
+
+
 def pack(plain: torch.Tensor, least_ratio: float = 0.0, valid: torch.Tensor | None = None) -> torch.Tensor | None:
     """Return the payload of a contiguous tensor, as uint8 on its device; None if it is not worth packing.
 
     None if it cannot be packed (elements of one byte, more than 2**32 - 1 of them), or if the ratio would be below
     ``least_ratio``, or if ``valid``, a bool on its device, is False. A large tensor on the CPU is first judged by a
-    sample of 16 pieces of 4096 elements. Raises ToolUnavailableError on a device without kernels, and on a GPU without
-    CuPy.
+    sample of 16 pieces of 4096 elements. Raises ToolUnavailableError as :func:`require` does.
     """
     words, itemsize = words_of(plain.dtype)
     elements = plain.numel() * words
     if words == 0 or elements > MAX_ELEMENTS:
         return None
-    if plain.device.type not in {"cpu", "cuda"}:
-        raise ToolUnavailableError("csr", f"it has no kernels for {plain.device.type} devices", "choose another codec")
+    require(plain.device)
     if plain.is_cuda:
         return csr_cuda.pack(plain, elements, itemsize, least_ratio, valid)
     if valid is not None and not bool(valid):

@@ -15,6 +15,11 @@ def is_available() -> bool:
     return _KERNELS.is_available()
 
 
+def require() -> None:
+    """Raise ToolUnavailableError where it is not available."""
+    _KERNELS.require()
+
+
 def pack(
     plain: torch.Tensor, elements: int, itemsize: int, least_ratio: float, valid: torch.Tensor | None = None
 ) -> torch.Tensor | None:

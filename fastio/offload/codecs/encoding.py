@@ -75,13 +75,27 @@ def is_exact(codec: Codec) -> bool:
     return codec in EXACT
 
 
+def require(codec: Codec, device: torch.device) -> None:
+    """Raise ToolUnavailableError if the codec cannot encode tensors of a device at all.
+
+    "lossless" and "exponents" can everywhere: without kernels they keep the bytes.
+    """
+    if codec.startswith("csr"):
+        try:
+            csr.require(device)
+        except ToolUnavailableError as error:
+            instead = "fp16" if codec == "csr+fp16" else "lossless"
+            cure = f"{error.cure}, or use codec={instead!r}" if error.cure else f"use codec={instead!r}"
+            raise ToolUnavailableError(codec, f"for tensors on {device}: {error.reason}", cure) from None
+
+
 def encode(tensor: torch.Tensor, codec: Codec) -> Encoded:
     """Encode a dense tensor of any shape and dtype; see the module's table.
 
     With "none" (requested, or as the result) the payload of a contiguous tensor *is* its memory, not a copy.
 
     Raises ValueError for an unknown codec, UnsupportedError for a tensor that is not plain dense memory, and
-    ToolUnavailableError for "csr" of a CUDA tensor without CuPy ("lossless" then keeps the bytes).
+    ToolUnavailableError as :func:`require` does.
     """
     _check(codec)
     if not isinstance(tensor, torch.Tensor):
@@ -89,6 +103,7 @@ def encode(tensor: torch.Tensor, codec: Codec) -> Encoded:
     if tensor.layout is not torch.strided or tensor.is_quantized or not devices.usable(tensor.device):
         what = f"{tensor.layout}, {tensor.dtype}, on {tensor.device}"
         raise UnsupportedError(f"cannot encode a tensor that is {what}: only dense ones on the CPU or a GPU are")
+    require(codec, tensor.device)
     # Detached instead of in torch.no_grad: an interrupt in its Python code would leave the grad mode off.
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     used: str = codec

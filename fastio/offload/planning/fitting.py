@@ -30,12 +30,14 @@ class Room:
     """The memory for the saved tensors of a profile, in bytes.
 
     ``peak``: of all that was on the device while everything moved out. ``base``: what was on it when the last step had
-    ended. ``grown``: what was added to that since. ``fit``: the budget that was chosen; None if the user gave one.
+    ended. ``backward``: what the peak had risen by when backward ended, before an optimizer took memory for its state.
+    ``grown``: what was added to ``base`` since. ``fit``: the budget that was chosen; None if the user gave one.
     ``most``: the budget may not be larger, because memory ran out with that; None if it did not.
     """
 
     peak: int = 0
     base: int = 0
+    backward: int = 0
     grown: int = 0
     fit: Fit | None = None
     most: int | None = None

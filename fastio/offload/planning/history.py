@@ -88,8 +88,12 @@ class History:
         for direction, busy in run.channels.items():
             decisive = run.waited or run.stalled_s > _DECISIVE * busy.seconds or direction not in self._bandwidth
             if decisive and busy.seconds > 0:
-                self._bandwidth[direction] = busy.nbytes / busy.seconds
-                self._best[direction] = max(self._best.get(direction, 0.0), self._bandwidth[direction])
+                self.measured(direction, busy.nbytes / busy.seconds)
+
+    def measured(self, channel: str, bandwidth: float) -> None:
+        """Take over the bytes/s that a channel has by itself."""
+        self._bandwidth[channel] = bandwidth
+        self._best[channel] = max(self._best.get(channel, 0.0), bandwidth)
 
     def compared(
         self, trace: Trace, moved: Collection[int], recomputed: Collection[int], window: int, reading: float

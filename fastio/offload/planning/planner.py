@@ -45,15 +45,16 @@ class Planner:
         optional_codec: bool,
         strict_paper: bool = False,
         memory: DeviceMemory | None = None,
+        title: str = "",
     ) -> None:
         if isinstance(policy, str) and policy not in POLICIES:
             raise ValueError(f"policy={policy!r}: expected one of {', '.join(POLICIES)}, or a function")
         if not isinstance(policy, str) and not callable(policy):
             raise TypeError(f"policy is {kind_of(policy)}: expected a name or a function")
-        if strict_paper and policy != "flashneuron":
-            raise ValueError(f"strict_paper is for policy 'flashneuron', not {policy!r}: leave one of them out")
         self.policy = policy
-        self.title = policy_name(policy)  # in reports
+        self.title = title or policy_name(policy)  # in reports
+        if strict_paper and policy != "flashneuron":
+            raise ValueError(f"strict_paper is for policy 'flashneuron', not {self.title!r}: leave one of them out")
         self._settings = Settings(policy, budget, host_budget, optional_codec, strict_paper)
         self._memory = memory
         self.profiling_waited_s = 0.0  # seconds that profiled passes waited for transfers
@@ -224,6 +225,12 @@ class Planner:
         if not profile.trace.uses:  # its backward never ran; this pass's may have
             profile.trace.uses, profile.trace.used_s = trace.uses, trace.used_s
         return profile
+
+    def backward_ended(self, profile: Profile) -> None:
+        """The backward of a pass with this profile ended: on the CPU the memory that the measured one took counts."""
+        memory = self._memory
+        if profile is self._measured and memory is not None and not memory.is_accelerated:
+            profile.room.backward = memory.risen()
 
     def warn_of_excess(self, trace: Trace) -> None:
         """Warn once if one operator saved more than the budget: no plan can keep it then.

@@ -14,7 +14,7 @@ from fastio.offload.planning.joint import joint
 from fastio.offload.planning.overlap import ActivationProfile, hides
 from fastio.offload.planning.schedule import Policy, Schedule, plan, schedule_of
 from fastio.offload.planning.step import Step
-from fastio.offload.planning.tiering import host_room, not_worth_moving, soonest
+from fastio.offload.planning.tiering import host_room, not_worth_moving, soonest, whole_pages
 from fastio.offload.planning.timeline import Timeline
 
 UNPLANNED = ("all", "fastensor")  # policies that need no profile
@@ -207,7 +207,7 @@ class Profile:
         leaving = sum(stored[i] for i in self.selected)
         room = host_room(leaving, settings.host_budget, *paces)
         # One of them at least goes there, so that its speed is known.
-        return max(room, min(settings.host_budget, int(max(stored, default=0))))
+        return max(room, min(settings.host_budget, whole_pages(max(stored, default=0))))
 
     def _assign_tiers(self, settings: Settings) -> None:
         """Divide what leaves between host memory and the disk."""

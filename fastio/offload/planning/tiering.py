@@ -13,6 +13,11 @@ _DEAR_BELOW = 1 << 20
 _SMALL_SHARE = 32  # tensors that stay because they are small have at most this part of the bytes
 
 
+def whole_pages(nbytes: float) -> int:
+    """Return the bytes of host memory that an activation takes."""
+    return max(1, -(-int(nbytes) // _PAGE)) * _PAGE
+
+
 def soonest(nbytes: Sequence[float], order: Iterable[int], room: int) -> frozenset[int]:
     """Return the activations to keep within ``room`` bytes of host memory, given backward's ``order``.
 
@@ -21,7 +26,7 @@ def soonest(nbytes: Sequence[float], order: Iterable[int], room: int) -> frozens
     """
     kept: set[int] = set()
     for activation in dict.fromkeys(order):
-        pages = max(1, -(-int(nbytes[activation]) // _PAGE)) * _PAGE
+        pages = whole_pages(nbytes[activation])
         if pages <= room:
             kept.add(activation)
             room -= pages

@@ -16,6 +16,8 @@ from fastio.offload.recompute.operators import UNSAFE_VIEW
 
 SMALL = 4096  # bytes: smaller arguments are held as they are
 
+_VERSIONS = torch._C.DispatchKey.ADInplaceOrView
+
 Key = tuple[int, int, int]
 """Storage, version counter and version of a tensor: see :meth:`ForwardPass.saved_tensor_of`."""
 
@@ -129,6 +131,15 @@ def _noted_tensor(tensor: torch.Tensor, inputs: set[int]) -> Constant | Activati
     if nbytes >= SMALL:
         return Activation(key_of(tensor), View.of(tensor), nbytes)
     if tensor.requires_grad:  # without its node, which would keep the graph alive
-        with torch.overrides.enable_reentrant_dispatch():  # else the detached tensor has a version of its own
-            tensor = tensor.detach()
+        tensor = _detached(tensor)
     return Constant(tensor, tensor._version, nbytes)
+
+
+def _detached(tensor: torch.Tensor) -> torch.Tensor:
+    """Detach a tensor below autograd, where by itself the result has a version of its own."""
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(_VERSIONS)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(_VERSIONS, False)
+    try:
+        return tensor.detach()
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_VERSIONS, excluded)

@@ -8,7 +8,6 @@ same bits may be recomputed in later passes, and takes the time that was measure
 from __future__ import annotations
 
 import functools
-import importlib
 import threading
 import weakref
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fastio.offload.autograd import hooks
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.saved_tensor import SavedTensor
@@ -36,20 +34,17 @@ if TYPE_CHECKING:
 _DEEPEST = 8  # recomputations that one use may take under a policy of operators
 
 Pack = Callable[[torch.Tensor], Kept | Handle]
-Unpack = Callable[[Kept | Handle], torch.Tensor]
 
 
 class Recomputation:
     """The part of an Offload that recomputes. The manager holds its lock around every call, except where noted."""
 
     def __init__(self, manager: SavedTensors, loaded: Loaded, policy: OperatorPolicy | None) -> None:
-        # torch does so at the first operator under a mode, where its seconds would count as computing.
-        importlib.import_module("torch._dynamo")
         self._policy = policy
         self._manager = weakref.ref(manager)
         self._materialize: weakref.WeakMethod[Materialize] = weakref.WeakMethod(manager._materialize)
         self._tier = RecomputeTier(self._materialize, manager._released, manager.counts, loaded)
-        self._threads = threading.local()  # a recorder each: torch's dispatch modes hold for one thread
+        self._threads = threading.local()  # a recorder each: passes run in several
 
     @property
     def _recorder(self) -> Recorder:
@@ -59,8 +54,8 @@ class Recomputation:
             found.judge = None if self._policy is None else self._policy.judge
         return found
 
-    def begin_pass(self, pack: Pack) -> tuple[Pack, Unpack]:
-        """Begin to record, in this thread, without the lock. Return hooks that are not recorded."""
+    def begin_pass(self, pack: Pack) -> Pack:
+        """Begin to record, in this thread, without the lock. Return a hook that is not recorded."""
         recorder = self._recorder
 
         @functools.wraps(pack)  # other hooks' warnings name it
@@ -71,13 +66,8 @@ class Recomputation:
             finally:
                 recorder.resume()
 
-        def unpack(packed: Kept | Handle) -> torch.Tensor:
-            if torch._C._current_graph_task_id() != -1:
-                recorder.suspend()
-            return hooks.unpack(packed)
-
         recorder.install()
-        return unrecorded, unpack
+        return unrecorded
 
     def end_pass(self) -> None:
         """End that, also after an exception. May be called again. Without the lock."""

@@ -8,6 +8,7 @@ never lie between resident blocks.
 from __future__ import annotations
 
 import bisect
+from collections.abc import Collection, Iterable
 
 from fastio.sizes import exact_size
 
@@ -63,6 +64,19 @@ class Arena:
         end, distance, rounded = self._blocks.pop(offset)
         end.free_block(distance, rounded)
 
+    def keep(self, offsets: Collection[int]) -> None:
+        """Free all blocks but those at these offsets. Calls that an interrupt ended have no effect after this."""
+        found = [(offset, *self._blocks[offset]) for offset in offsets]
+        low = _End((distance, nbytes) for _, end, distance, nbytes in found if end is self._low)
+        high = _End((distance, nbytes) for _, end, distance, nbytes in found if end is self._high)
+        blocks = {at: (low if end is self._low else high, distance, nbytes) for at, end, distance, nbytes in found}
+        self._low, self._high, self._blocks = low, high, blocks
+
+    @property
+    def offsets(self) -> Collection[int]:
+        """Where blocks begin."""
+        return self._blocks.keys()
+
     @property
     def used(self) -> int:
         """Bytes in blocks."""
@@ -84,12 +98,20 @@ class Arena:
 
 
 class _End:
-    """Blocks by their distance from one end: first fit among the holes, then at the frontier."""
+    """Blocks by their distance from one end: first fit among the holes, then at the frontier.
 
-    def __init__(self) -> None:
+    ``blocks``: the distance and the bytes of each that there is.
+    """
+
+    def __init__(self, blocks: Iterable[tuple[int, int]] = ()) -> None:
         self.frontier = 0
         self.used = 0
         self._holes: list[tuple[int, int]] = []  # (distance, bytes): sorted, merged, none at the frontier
+        for distance, nbytes in sorted(blocks):
+            if distance > self.frontier:
+                self._holes.append((self.frontier, distance - self.frontier))
+            self.frontier = distance + nbytes
+            self.used += nbytes
 
     @property
     def largest_hole(self) -> int:

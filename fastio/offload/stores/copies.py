@@ -5,13 +5,17 @@ was recorded right after torch allocated its target: torch reuses memory that ea
 stream is looked up each time, because autograd runs backward on its own threads, under the streams of the forward pass.
 
 Memory of the slab is reused once its copy has ended, or by copies that follow it. Streams that use the bytes earlier
-follow the copy's event. No ``record_stream`` here: the caller keeps both memories until the copy has ended.
+follow the copy's event. No ``record_stream`` here: the caller keeps both memories until the copy has ended, or is
+behind it in its stream. With it, torch would keep what left until the host has seen the copy end, for which the host
+does not wait: memory would grow by all that the host is ahead. What the program itself frees meanwhile is not copied:
+see ``Trace.resized``.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -19,6 +23,22 @@ from fastio._native import streaming_copy
 from fastio.devices import Accelerator, Event, Mark, Stream, copy_errors
 
 _REFUSED = copy_errors()
+
+
+class TimedCopy(NamedTuple):
+    """A copy out of a device, between two events that know their times."""
+
+    nbytes: int
+    began: Event
+    ended: Event
+
+    def bandwidth(self) -> float | None:
+        """Return its bytes per second; None while it has not ended."""
+        with _REFUSED:
+            if not self.ended.query():
+                return None
+            milliseconds: float = self.began.elapsed_time(self.ended)
+            return self.nbytes * 1000 / max(milliseconds, 1e-6)
 
 
 class CpuCopies:
@@ -73,8 +93,12 @@ class CpuCopies:
 class DeviceCopies(CpuCopies):
     """Copies on the two streams of a device, one for each direction, that all copies of the device share.
 
-    ``within``: the slab is memory of the device, too.
+    ``within``: the slab is memory of the device, too. ``times_next``: take the time of the next copy in a batch, which
+    is ``timed`` then.
     """
+
+    times_next = False
+    timed: TimedCopy | None = None
 
     def __init__(self, accelerator: Accelerator, device: torch.device, within: bool = False) -> None:
         self._accelerator = accelerator
@@ -115,7 +139,10 @@ class DeviceCopies(CpuCopies):
                 self._out.wait_stream(computed_by)
                 mark = Mark(self._out, mark.number + 1)
                 self._batch = batch, computed_by, mark
+            began = self._timed_event() if self.times_next else None
             self._copy(self._out, host, address, nbytes, True)
+            if began is not None:
+                self.times_next, self.timed = False, TimedCopy(nbytes, began, self._timed_event())
             return mark
 
     def back_in_batch(self, copies: Sequence[tuple[int, int, int]], last_out: Mark | None, home: Stream) -> Mark | None:
@@ -154,6 +181,11 @@ class DeviceCopies(CpuCopies):
         for stream in self.streams:
             with contextlib.suppress(RuntimeError):
                 stream.synchronize()
+
+    def _timed_event(self) -> Event:
+        """Return an event that follows the copies out."""
+        with self._accelerator.under(self._out):
+            return self._accelerator.timed_event(self._device)
 
     def _copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> None:
         if nbytes == 0:

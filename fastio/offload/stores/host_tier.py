@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections import defaultdict, deque
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -26,6 +27,9 @@ from fastio.offload.stores.loaded import Loaded
 from fastio.offload.stores.slab import Slab
 from fastio.offload.stores.store_errors import without_frames
 from fastio.offload.stores.tiers import STORE_ERRORS, Tier
+
+if TYPE_CHECKING:
+    from fastio.offload.autograd.forward_pass import ForwardPass
 
 
 class HostTier(Tier):
@@ -44,6 +48,22 @@ class HostTier(Tier):
         # were freed in this epoch: until the copies out follow all others, which begins the next one.
         self._free: defaultdict[int, deque[tuple[int, int]]] = defaultdict(deque)  # address and epoch
         self._epoch = 0
+        # On an accelerator: the pass that made the latest copy whose time was taken, and the copies with its time. One
+        # of each pass, of the largest tensors: that of a small one is no bandwidth.
+        self._timed: tuple[ForwardPass, DeviceCopies] | None = None
+        self._least_timed = 0  # bytes
+
+    def begin_pass(self) -> None:
+        """Begin a pass: tell the one before of the copy whose time was taken, if that has ended."""
+        if self._timed is None:
+            self._least_timed = 0
+            return
+        step, copies = self._timed
+        with contextlib.suppress(*STORE_ERRORS):  # a device that failed says so to what uses the bytes
+            bandwidth = None if copies.timed is None else copies.timed.bandwidth()
+            if bandwidth is not None:
+                step.record_bandwidth("host write", bandwidth)
+                self._timed = None
 
     def move_out(self, saved: SavedTensor, waits: bool) -> bool:
         """Begin to copy a tensor out, and wait for that if ``waits``. Return False if there is no room for it.
@@ -58,6 +78,9 @@ class HostTier(Tier):
             saved.tier = self
             assert saved.block is not None, "it was reserved"
             saved.sent = saved.address
+            if self._timed is None and saved.stored_nbytes >= self._least_timed and isinstance(copies, DeviceCopies):
+                self._timed, self._least_timed = (saved.step, copies), saved.stored_nbytes
+                copies.times_next = True
             saved.copied = copies.out_in_batch(saved.sent, saved.block, saved.stored_nbytes, saved.stream, saved.batch)
             if waits and saved.copied is not None:
                 copies.wait(saved.copied.set())
@@ -161,7 +184,7 @@ class HostTier(Tier):
     def close(self) -> None:
         """Wait for the copies, and free the memory."""
         self._synchronize()
-        self._slab.close(unused=True)
+        self._slab.close()
 
     def _bring(self, saved: SavedTensor) -> None:
         if saved.state is State.DISK:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from fastio.errors import FastIOError
 from fastio.memory.staging_buffers import PAGE
 from fastio.offload.stores.arena import Arena
-
-_leaked: list[Memory] = []
 
 
 class Memory(Protocol):
@@ -73,8 +71,18 @@ class Slab:
         assert self._memory is not None, "a block has memory"
         self._arena.free(address - self._memory.address)
 
+    @property
+    def blocks(self) -> set[int]:
+        """The addresses of all blocks."""
+        return set() if self._memory is None else {self._memory.address + offset for offset in self._arena.offsets}
+
+    def keep(self, blocks: Collection[int]) -> None:
+        """Free all blocks but these: the others must not be used any more. See :meth:`Arena.keep`."""
+        start = 0 if self._memory is None else self._memory.address
+        self._arena.keep({block - start for block in blocks})
+
     def grow(self, nbytes: int) -> None:
-        """Make room for a block of ``nbytes``. All blocks must be free, except leaked ones."""
+        """Make room for a block of ``nbytes``. All blocks must be free."""
         arena = Arena(max(self.nbytes, -(-nbytes // PAGE) * PAGE), PAGE)
         if self._memory is not None:
             memory = self._allocate(arena.nbytes)  # before freeing the old memory: this may fail
@@ -96,19 +104,15 @@ class Slab:
         """Bytes in blocks."""
         return self._arena.used
 
-    def close(self, unused: bool = False) -> None:
-        """Free the memory, unless blocks are left and not ``unused`` by devices. May be called twice."""
+    def close(self) -> None:
+        """Free the memory, which must not be used any more. May be called twice."""
         self._closed = True
-        if unused:
-            self._arena = Arena(self.nbytes, PAGE)
         self._free_memory()
 
     def _free_memory(self) -> None:
         memory, self._memory = self._memory, None
-        if memory is not None and self._arena.used == 0:
+        if memory is not None:
             memory.close()
-        elif memory is not None:  # after an interrupted transfer a device may still use it: never freed
-            _leaked.append(memory)
 
     def _take(self, take: Callable[[int], int], nbytes: int) -> int:
         if self._closed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import deque
+from collections.abc import Collection
 from typing import Any
 
 from fastio.devices import Accelerator, Event
@@ -47,6 +48,13 @@ class Staging:
         self.slab.free(block)
         return True
 
+    def free_lost(self, blocks: Collection[int] = ()) -> None:
+        """Free the blocks that neither the moves (``blocks``) nor copies back have: an interrupt lost them."""
+        kept = {*blocks, *(block for _, block in self._returning)}
+        if not self.slab.blocks <= kept:
+            self.copies.synchronize()  # one may be under way
+        self.slab.keep(kept)
+
     def grow(self, nbytes: int) -> None:
         """Make the slab larger, once all copies back have ended: there may be no other blocks.
 
@@ -68,7 +76,7 @@ class Staging:
         """Wait for all copies, and free the slab. May be called twice."""
         self.copies.synchronize()
         self._returning.clear()
-        self.slab.close(unused=True)
+        self.slab.close()
 
 
 def pinned_memory(store: Any, accelerator: Accelerator, nbytes: int) -> HostMemory | MappedMemory:

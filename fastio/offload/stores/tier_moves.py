@@ -161,9 +161,15 @@ class TierMoves:
         self._free(saved.index)
 
     def reserve(self, nbytes: int) -> None:
-        """Let ``nbytes`` be in the slab at a time, after all pending moves if it has to grow for that."""
+        """Let ``nbytes`` be in the slab at a time, after all pending moves if it has to grow for that.
+
+        Blocks of the slab that an interrupt lost are free again.
+        """
         staging = self._staging
-        if staging is not None and min(nbytes, staging.most) > staging.slab.nbytes:
+        if staging is None:
+            return
+        staging.free_lost([move.block for move in self if move.block is not None])
+        if min(nbytes, staging.most) > staging.slab.nbytes:
             for move in self:
                 self.advance(move, wait=True)
             staging.grow(min(nbytes, staging.most))
@@ -222,6 +228,7 @@ class TierMoves:
                     continue
                 oldest = next((move for move in self if move.block is not None), None)
                 if oldest is None:
+                    staging.free_lost()
                     staging.slab.grow(nbytes)
                 else:
                     self.advance(oldest, wait=True)

@@ -56,6 +56,8 @@ class TierSet:
         self.loaded.recount()
         for disk in self.disks.values():
             disk.begin_pass(window, transit)
+        for host in self._hosts.values():
+            host.begin_pass()
 
     def move_out(self, saved: SavedTensor, where: str, limit: int, waits: bool) -> str:
         """Begin to move a tensor out, to the tier ``where``; "" for host memory. Return the name of its tier.

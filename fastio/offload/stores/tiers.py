@@ -23,6 +23,9 @@ class Store(Protocol):
 
     A store with a true attribute ``whole_pages`` prefers memory that begins on a page of 4096 bytes, and allows other
     data on that page to change during a transfer.
+
+    A store with a method ``require_device(device)`` is asked by it before the first tensor of a kind of device moves:
+    ToolUnavailableError refuses that device.
     """
 
     def write(self, index: int, address: int, nbytes: int) -> Any:

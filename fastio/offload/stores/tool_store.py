@@ -20,7 +20,8 @@ import torch
 
 from fastio import devices, dicts
 from fastio.arguments import Path, Policy
-from fastio.errors import FolderMissingError, TransferError
+from fastio.engine.tool_selection import plan_transfer
+from fastio.errors import FolderMissingError, ToolUnavailableError, TransferError
 from fastio.files.open_file import paths_of
 from fastio.offload.stores.background_commands import BackgroundCommands, Command
 from fastio.offload.stores.endurance import DriveWear
@@ -28,7 +29,7 @@ from fastio.offload.stores.size_times import SizeTimes
 from fastio.offload.stores.store_errors import StoreGoneError, raisable_copy
 from fastio.offload.stores.tool_file import FORMAT, Tally, ToolFile, blocks
 from fastio.transports import registry
-from fastio.transports.transport import SAVE
+from fastio.transports.transport import LOAD, SAVE
 
 __all__ = ["FORMAT", "ToolStats", "ToolStore"]
 
@@ -88,6 +89,15 @@ class ToolStore:
     def __repr__(self) -> str:
         state = f"blobs: {len(self._files)}" if self._finalizer.alive else "closed"
         return f"<fastio ToolStore in {self._name}: policy {self._policy!r}, {state}>"
+
+    def require_device(self, device: torch.device) -> None:
+        """Raise ToolUnavailableError if the policy names a tool that cannot write and read memory of a device."""
+        try:
+            for kind in (SAVE, LOAD):
+                plan_transfer(kind, self._name, FORMAT, {device}, 0, 1, self._policy, "object", folder=self.folders[0])
+        except ToolUnavailableError as error:
+            cure = error.cure or "without policy=, the ToolStore chooses among the tools that can"
+            raise ToolUnavailableError(error.tool, error.reason, cure) from None
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -23,7 +23,6 @@ import torch
 from database_runs import DatabaseRuns, Outcome, same_bits
 from offload_subjects import Forward, Group, Sample, groups, seeded
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy
 
 import fastio
@@ -72,32 +71,16 @@ class Settings:
         )
 
 
-class _Idle(TorchDispatchMode):
-    """A mode that does nothing: torch computes some formulas otherwise under any mode."""
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
 def outcome(forward: Forward, seed: int, offload: fastio.Offload | None, settings: Settings) -> Outcome:
     """Run forward, within ``offload`` if there is one, and backward.
 
-    Returns the gradients, or the error's type and the pass that raised it. Plain training is compared under a mode with
-    what records operators.
+    Returns the gradients, or the error's type and the pass that raised it.
     """
     seeded(seed)
     where = "forward"
-    idle = offload is None and settings.policy in ("optimal", RECOMPUTE)
     try:
         with offload or contextlib.nullcontext():
-            with _Idle() if idle else contextlib.nullcontext():
-                outputs, leaves = forward()
+            outputs, leaves = forward()
             if settings.inside:
                 where = "backward"
                 return _gradients(outputs, leaves, settings.order)

@@ -1,0 +1,103 @@
+"""Finds the steps of a folder, and reads or checks one of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from fastio.checkpoint.folder.corruption import concerns_step, is_corruption
+from fastio.checkpoint.folder.manifest import Manifest
+from fastio.checkpoint.folder.step_folders import StepFolder
+from fastio.checkpoint.restoring.reading import Restored, RestoreRequest, check_step, read_step
+from fastio.engine.delayed_progress import after_a_second
+from fastio.errors import CheckpointError, CorruptFileError, TransferError
+from fastio.progress import shown
+
+_Found = TypeVar("_Found")
+
+
+class Wanted(NamedTuple):
+    """How to restore: see :meth:`fastio.Checkpointer.restore`."""
+
+    into: Any
+    device: torch.device
+    weights_only: bool
+
+
+class StepReader:
+    """Reads the steps of a folder. Other processes may write there meanwhile."""
+
+    def __init__(self, steps: StepFolder, policy: Any, progress: Any) -> None:
+        self._steps = steps
+        self._policy, self._progress = policy, progress
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of the steps whose manifests are intact, in the order in which they were saved."""
+        return [manifest.step for manifest in self._steps.read_manifests()[0]]
+
+    def restore_newest(self, wanted: Wanted) -> Restored | None:
+        """Restore the newest intact step, with a RuntimeWarning for each damaged one; None if nothing was ever saved.
+
+        CheckpointError if all are damaged.
+        """
+        manifests, damaged = self._steps.read_manifests()
+        skipped = sorted(damaged)
+        for number in skipped:
+            _warn(number, damaged[number])
+        for manifest in reversed(manifests):
+            try:
+                return self._read(manifest, wanted)
+            except (CorruptFileError, TransferError) as error:
+                if not concerns_step(error, self._steps.path_of(manifest.step)):
+                    raise
+                if not self._steps.has(manifest):  # another process pruned it meanwhile, or saved it again
+                    return self.restore_newest(wanted)
+                if not is_corruption(error):
+                    raise
+                _warn(manifest.step, error)
+                skipped.append(manifest.step)
+        if skipped:
+            raise CheckpointError(f"{self._steps.path}: all steps are damaged: {', '.join(map(str, sorted(skipped)))}")
+        return None
+
+    def restore(self, step: int, wanted: Wanted) -> Restored:
+        """Restore a step. CheckpointError if there is no such step."""
+        return self._while_there(step, lambda manifest: self._read(manifest, wanted))
+
+    def check(self, step: int) -> int:
+        """Check all data of a step; return the bytes of its files. CheckpointError if there is no such step."""
+        return self._while_there(step, lambda manifest: check_step(self._steps.path_of(step), manifest))
+
+    def _while_there(self, step: int, read: Callable[[Manifest], _Found]) -> _Found:
+        """Return ``read`` of a step; again if another process saved the step anew meanwhile."""
+        while True:
+            manifest = self._find(step)
+            try:
+                return read(manifest)
+            except (CorruptFileError, TransferError) as error:
+                if not concerns_step(error, self._steps.path_of(step)) or self._steps.has(manifest):
+                    raise
+
+    def _find(self, step: int) -> Manifest:
+        manifests, damaged = self._steps.read_manifests()
+        if step in damaged:
+            raise damaged[step]
+        for manifest in manifests:
+            if manifest.step == step:
+                return manifest
+        there = ", ".join(str(manifest.step) for manifest in manifests) or "none"
+        raise CheckpointError(f"{self._steps.path}: there is no step {step}; there are: {there}")
+
+    def _read(self, manifest: Manifest, wanted: Wanted) -> Restored:
+        with shown(self._progress, f"restoring step {manifest.step}") as on_progress:
+            request = RestoreRequest(
+                wanted.into, wanted.device, wanted.weights_only, self._policy, after_a_second(on_progress)
+            )
+            return read_step(self._steps.path_of(manifest.step), manifest, request)
+
+
+def _warn(step: int, error: Exception) -> None:
+    warnings.warn(f"checkpoint of step {step} is skipped: {error}", RuntimeWarning, stacklevel=4)

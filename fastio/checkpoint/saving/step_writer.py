@@ -1,0 +1,49 @@
+"""Writes steps one after the other, and removes those that are not to be kept."""
+
+from __future__ import annotations
+
+import contextlib
+
+from fastio.checkpoint.folder.step_folders import StepFolder
+from fastio.checkpoint.retention import kept
+from fastio.checkpoint.saving.writing import Task, WrittenStep, write_step
+
+
+class StepWriter:
+    """Writes steps into a folder whose lock its user holds; ``keep`` and ``keep_every`` say which steps stay."""
+
+    def __init__(self, steps: StepFolder, keep: int | None, keep_every: int | None) -> None:
+        self._steps = steps
+        self._keep, self._keep_every = keep, keep_every
+        self._hidden: list[int] = []  # steps whose files are still there
+        self._order: int | None = None  # the number of saves into this folder; unknown before the first write
+
+    def write(self, task: Task) -> WrittenStep:
+        """Write a step; raises as :func:`fastio.checkpoint.saving.writing.write_step` does."""
+        if self._order is None:
+            self._steps.clear_leftovers()
+            self._order = max((manifest.order for manifest in self._steps.read_manifests()[0]), default=0)
+        self._order += 1
+        return write_step(task._replace(order=self._order))
+
+    def hide(self) -> list[int]:
+        """Make the steps that are not to be kept invisible; return their numbers."""
+        if self._keep is None:
+            return []
+        steps = [manifest.step for manifest in self._steps.read_manifests()[0]]
+        gone = sorted(set(steps) - kept(steps, self._keep, self._keep_every))
+        for step in gone:
+            self._hidden.append(step)  # before hiding it: remove() does nothing to a step that is still visible
+            self._steps.hide(step)
+        return gone
+
+    def remove_hidden(self) -> None:
+        """Remove the files of hidden steps. The system takes tens of milliseconds for some gigabytes."""
+        while self._hidden:
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    self._steps.remove(self._hidden[-1])
+            except OSError:
+                self._hidden.pop()  # the error is raised once
+                raise
+            self._hidden.pop()  # afterwards, so that an interrupted removal is tried again

@@ -1,0 +1,26 @@
+"""Fixtures of the tests of checkpoints."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """An event that steps wait for before they are written."""
+    from fastio.checkpoint.saving import writing
+
+    go = threading.Event()
+    save = writing.save_layout
+
+    def wait_and_save(*arguments: Any) -> Any:
+        assert go.wait(20)
+        return save(*arguments)
+
+    monkeypatch.setattr(writing, "save_layout", wait_and_save)
+    yield go
+    go.set()
