@@ -80,6 +80,7 @@ def open(kind: str, place: str, write: bool) -> NamespaceDevice:
         return NamespaceDevice(_native(kind, place, [place]), kind, place)
     if not _PASSTHROUGH.fullmatch(os.path.basename(os.path.realpath(place))):
         raise VolumeError(f"nvme:{place}: expected a namespace's passthrough device, such as nvme:/dev/ng0n1")
+    name = f"nvme:{place}"
     claim = Descriptor(block_twin(place), os.O_RDONLY | os.O_EXCL) if write else None
     fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -89,7 +90,7 @@ def open(kind: str, place: str, write: bool) -> NamespaceDevice:
     except OSError as error:
         os.close(fd)
         if error.errno == errno.EBUSY:
-            raise VolumeInUseError(f"nvme:{place}", 0) from None
+            raise VolumeInUseError(name, 0) from None
         raise
     except BaseException:
         os.close(fd)
