@@ -130,7 +130,7 @@ class Offload(SavedTensors):
         self._reap()
         with self._lock:  # other threads may release graphs, which changes the queue
             self._planner.prepare()
-            self._tiers.begin_pass(self._planner.window, self._planner.transit)
+            self._tiers.begin_pass(self._planner.window, self._planner.transit, not self._saved_tensors)
             self._ahead.begin_pass()
         here = self._begin(taken=False)
         try:
@@ -162,7 +162,7 @@ class Offload(SavedTensors):
         self._leave(here)
         if step is not None and completed:
             with self._lock:
-                self._move_all_out(step, here.take())
+                self._move_all_out(step, here, here.take())
                 step.finish()
                 self._tiers.pump()
             self._planner.warn_of_excess(step.trace)

@@ -24,8 +24,8 @@ from fastio.offload.autograd.read_ahead import ReadAhead
 from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor, State
 from fastio.offload.autograd.thread_pass import PendingMove, ThreadPass
 from fastio.offload.autograd.views import view_of
-from fastio.offload.codecs.encoding import Codec
-from fastio.offload.codecs.saved_tensor_encoding import pack, unpack
+from fastio.offload.codecs.encoding import Codec, is_exact
+from fastio.offload.codecs.saved_tensor_encoding import Packing, unpack
 from fastio.offload.device_support import DeviceSupport
 from fastio.offload.freed_blocks import FreedBlocks
 from fastio.offload.out_of_memory import is_out_of_memory
@@ -65,6 +65,7 @@ class SavedTensors:
         self._tiers = tiers
         self._threads = threads
         self._codec = codec
+        self._rounds = not is_exact(codec)
         self._support = support
         self._freed = FreedBlocks(planner.given_budget is not None)
         self._lock = threading.Lock()
@@ -162,24 +163,51 @@ class SavedTensors:
                 if placement.moves and saved.ordinal not in step.resized:
                     here.add((saved, view, placement))
             if returned:
-                self._move_all_out(step, returned, step.batch_nbytes)
+                self._move_all_out(step, here, returned, step.batch_nbytes)
         if self._released:
             self._reap()
         return handle
 
-    def _move_all_out(self, step: ForwardPass, moves: Sequence[PendingMove], following: int = 0) -> None:
-        """Begin to move tensors out. ``following`` bytes may come to memory before the next ones are moved."""
+    def _move_all_out(
+        self, step: ForwardPass, here: ThreadPass, moves: Sequence[PendingMove], following: int | None = None
+    ) -> None:
+        """Begin to move tensors out. ``following`` bytes may come to memory before the next ones are moved.
+
+        None: these are the last ones of the pass. Those that a device has not packed by then stay: backward needs them
+        first, and the host does not wait for them. It does if they may be rounded, so that the gradients do not depend
+        on how fast the device is.
+        """
         planner, batch = self._planner, next(_batches)
         limit = planner.window
         if planner.budget is not None:
-            limit -= max(following, self._threads.waiting_nbytes)
+            limit -= max(following or 0, self._threads.waiting_nbytes)
+        self._move_packed(step, here, limit, planner.window // 4)
         for move in moves:
             if not move[2].encodes:  # the codec computes between two copies
                 move[0].batch = batch
-            self._move_out(step, move, limit)
+            self._move_out(step, here, move, limit)
+        if following is None:
+            if self._rounds:
+                self._move_packed(step, here, limit, 0)
+            for saved in here.take_packing():
+                if saved.index in self._saved_tensors:
+                    step.keep(saved, True)
 
-    def _move_out(self, step: ForwardPass, move: PendingMove, limit: int) -> None:
-        saved, view, (_, waits, encodes, tier) = move
+    def _move_packed(self, step: ForwardPass, here: ThreadPass, limit: int, most: int) -> None:
+        """Move out the tensors that are packed; wait for the oldest while they have more than ``most`` bytes."""
+        while here.packing:
+            packing = here.packing[0]
+            saved = packing.saved
+            is_there = saved.index in self._saved_tensors and saved.is_whole
+            if is_there and not packing.advance(here.packing_nbytes > most):
+                return
+            here.remove_packed()
+            self._move_out(step, here, packing.move, limit, packing)
+
+    def _move_out(
+        self, step: ForwardPass, here: ThreadPass, move: PendingMove, limit: int, packed: Packing | None = None
+    ) -> None:
+        saved, _, (_, waits, encodes, tier) = move
         if saved.index not in self._saved_tensors:
             return  # backward ran inside the context and released it
         if not saved.is_whole:
@@ -191,7 +219,12 @@ class SavedTensors:
             step.begin_move_out()
         began = time.perf_counter()
         if encodes:
-            if pack(saved, view, self._codec):
+            if packed is None:
+                packed = Packing(move, self._codec)
+                if not packed.advance(not step.is_steady):
+                    here.add_packing(packed)
+                    return
+            if saved.encoded is not None:
                 self.counts.encoded += 1
                 self.counts.spared_bytes += saved.nbytes - saved.stored_nbytes
             step.record_encoding(saved.ordinal, saved.nbytes / saved.stored_nbytes, began)

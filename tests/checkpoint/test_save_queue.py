@@ -120,9 +120,10 @@ def test_error_of_one_step_does_not_stop_the_next_and_each_is_raised_once(
 def test_closing_waits_for_all_queued_steps_and_raises_the_first_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = writing.save_layout
+    save, go = writing.save_layout, threading.Event()
 
     def fail(layout: Any, path: str, *rest: Any) -> Any:
+        assert go.wait(20)
         if "step-0000000000" in path:
             raise OSError(5, "the disk is gone")
         return save(layout, path, *rest)
@@ -130,10 +131,10 @@ def test_closing_waits_for_all_queued_steps_and_raises_the_first_error(
     monkeypatch.setattr(writing, "save_layout", fail)
     checkpointer = Checkpointer(tmp_path, when_busy="queue")
     checkpointer.save(0, state_of(0))
-    second = checkpointer.save(1, state_of(1)) if checkpointer.steps() == [] else None
+    second = checkpointer.save(1, state_of(1))
+    go.set()
     with pytest.raises(OSError, match="the disk is gone"):
         checkpointer.close()
-    assert second is not None
     assert second.written.done()
     with Checkpointer(tmp_path) as again:
         assert again.steps() == [1]
