@@ -23,7 +23,7 @@ def run(*arguments: object, status: int = 0) -> Result:
 def volume(tmp_path: Path) -> str:
     said = run("volume", "create", tmp_path / "volume", "1MiB").stdout
     assert said == f"file:{tmp_path}/volume: a volume with room for 888 KiB (909,312 bytes)\n"
-    fastio.save({"a": torch.ones(1000)}, tmp_path / "x.pt")
+    fastio.save({"a": torch.ones(1000)}, tmp_path / "x.pt", policy="posix")
     return f"file:{tmp_path}/volume"
 
 
