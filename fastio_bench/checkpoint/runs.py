@@ -10,6 +10,7 @@ from pathlib import Path
 from fastio_bench.checkpoint import child
 from fastio_bench.checkpoint.state import Shape
 from fastio_bench.checkpoint.works import (
+    COLUMNS,
     DCP,
     DURABLE,
     FASTIO,
@@ -18,6 +19,7 @@ from fastio_bench.checkpoint.works import (
     RANKS_SAVE,
     RESTORE,
     RESTORERS,
+    ROWS,
     SAVERS,
     SLOWED,
     SLOWING,
@@ -133,6 +135,13 @@ class Runs:
                 (INCREMENTAL,),
                 (self._job("saving.save_changes", saves=counted),),
                 made + 2 * (counted + 1) * saved,
+            ),
+            Step(
+                "consolidation",
+                FASTIO,
+                (ROWS, COLUMNS),
+                (self._job("consolidating.run", saves=self.rounds),),
+                _START + 16 * (self.rounds + 1) * saved / 3,
             ),
             Step("writing", TORCH, (RESTORE,), (self._job("restoring.prepare", TORCH),), made + 3 * saved),
             *(

@@ -11,6 +11,7 @@ from fastio_bench.checkpoint.works import (
     BLOCKED,
     BUDGET_PART,
     BUDGETED,
+    COLUMNS,
     COPY,
     DCP,
     DCP_CACHED,
@@ -22,6 +23,7 @@ from fastio_bench.checkpoint.works import (
     RANKS_LOAD,
     RANKS_SAVE,
     RESTORE,
+    ROWS,
     SLOWED,
     TORCH,
     WORKS,
@@ -33,6 +35,12 @@ from fastio_bench.report.summary_tables import spread
 from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.workloads.objects import MIB
 
+_CONSOLIDATION = 256 << 20  # bytes of memory that a consolidation may take
+_CONSOLIDATED = (
+    "Parts of the parameters in safetensors, not in the page cache, become four files of whole tensors: torch's "
+    "consolidate_safetensors_files, also until its files are synced, and fastio's consolidate, which syncs its own and "
+    "compares every CRC-32."
+)
 GRANTED = 64 << 20  # bytes beside the snapshot, as any save by fastio may take beside the object
 _NOTES = {
     BLOCKED: "Until save returns; each process's first is not counted. The copy is of the same tensors, by all "
@@ -48,6 +56,8 @@ _NOTES = {
     RESTORE: "In fresh processes, files not in the page cache. Beyond: the peak of memory above the live state. "
     "The disk's limit: torch's file, into memory that is there.",
     INCREMENTAL: "Until the bytes would survive a power cut.",
+    ROWS: _CONSOLIDATED,
+    COLUMNS: _CONSOLIDATED,
 }
 
 
@@ -101,6 +111,8 @@ def _times(found: dict[tuple[str, str], Summary]) -> Iterable[Goal]:
         (RANKS_SAVE, DCP, 2.0),
         (RESTORE, TORCH, 1.7),
         (INCREMENTAL, FULL, 5.0),
+        (ROWS, DCP, 5.0),
+        (COLUMNS, DCP, 5.0),
     ):
         own, theirs = found.get((work, FASTIO)), found.get((work, other))
         if own and theirs:
@@ -125,6 +137,10 @@ def _memory(found: dict[tuple[str, str], Summary]) -> Iterable[Goal]:
     if own and theirs and own.extra_bytes is not None and theirs.extra_bytes:
         share = own.extra_bytes / theirs.extra_bytes
         yield Goal(RESTORE, own.workload, "torch's peak of memory", 0.5, share, least=False)
+    for work in (ROWS, COLUMNS):
+        own = found.get((work, FASTIO))
+        if own and own.extra_bytes is not None:
+            yield Goal(work, own.workload, "memory", _CONSOLIDATION / MIB, own.extra_bytes / MIB, "MiB", least=False)
     for tool, against, part in ((FASTIO, "one snapshot", 1), (BUDGETED, "memory_budget", BUDGET_PART)):
         own = found.get((DURABLE, tool))
         if own and own.extra_bytes is not None:

@@ -63,7 +63,8 @@ TAKEN = {
     "progress": "none bool function",
     "target": "text bytes number",
     "tensor": "tensor",
-    **dict.fromkeys(("verify", "strict", "atomic"), "bool"),
+    "fqn_to_index_mapping": "none dict",
+    **dict.fromkeys(("verify", "strict", "atomic", "save_distributed", "enable_consolidation"), "bool"),
 }
 FLAGS = {
     *("durable", "clone", "checksums", "hashes", "weights_only", "mmap", "learn"),
@@ -122,6 +123,11 @@ def cases(folder: Path) -> dict[str, Case]:
         "hybrid.simulate": Case(hybrid.simulate, {"costs": costs, "modes": ["DHA"]}),
         "Writer": Case(distributed.Writer, {"path": folder / "dcp"}),
         "Reader": Case(distributed.Reader, {"path": folder / "dcp"}),
+        "HuggingFaceWriter": Case(distributed.HuggingFaceWriter, {"path": folder / "hf"}),
+        "HuggingFaceReader": Case(distributed.HuggingFaceReader, {"path": folder / "hf"}),
+        "consolidate": Case(
+            distributed.consolidate, {"folder": folder, "destination": folder / "whole"}, {"force": "bool"}
+        ),
         "share_dictionaries": Case(distributed.share_dictionaries, {"folder": folder}, {"group": "any"}),
         "WRDic": Case(dicts.WRDic, {}),
         "Dictionary": Case(dicts.Dictionary, {}),
@@ -210,6 +216,9 @@ NAMES = (
     "hybrid.simulate",
     "Writer",
     "Reader",
+    "HuggingFaceWriter",
+    "HuggingFaceReader",
+    "consolidate",
     "share_dictionaries",
     "WRDic",
     "Dictionary",

@@ -11,7 +11,7 @@ import torch
 
 import fastio
 from fastio.dicts import Dictionary, RDic, WRDic
-from fastio.distributed import Reader, Writer, share_dictionaries
+from fastio.distributed import HuggingFaceWriter, Reader, Writer, consolidate, share_dictionaries
 from fastio.offload import BlockStore, ToolStore, encode
 
 model = torch.nn.Linear(2, 2)
@@ -74,6 +74,8 @@ hybrid = fastio.Hybrid(model, optimizer, gpu_budget="8GiB", planner="optimal", o
 hybrid.step()
 WRDic(mode="w")
 Writer("step", policy="auto", overwrite=False)
+HuggingFaceWriter("step", {"weight": 1}, save_distributed=True, durable=False)
+consolidate("step", "model", max_shard_size="5GB", group=True).verified
 Reader(Path("step"), progress=True)
 share_dictionaries("folder", mode="per_rank")
 
