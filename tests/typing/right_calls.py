@@ -75,7 +75,7 @@ hybrid.step()
 WRDic(mode="w")
 Writer("step", policy="auto", overwrite=False)
 HuggingFaceWriter("step", {"weight": 1}, save_distributed=True, durable=False)
-consolidate("step", "model", max_shard_size="5GB", group=True).verified
+is_checked: bool = consolidate("step", "model", max_shard_size="5GB", group=True).verified
 Reader(Path("step"), progress=True)
 share_dictionaries("folder", mode="per_rank")
 
