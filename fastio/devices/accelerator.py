@@ -187,6 +187,16 @@ class Accelerator(abc.ABC):
         """How often torch has raised OutOfMemoryError for a device; 0 where it does not count."""
         return 0
 
+    def begin_convolution(self, device: torch.device, nbytes: int, fastest: bool) -> None:  # noqa: B027 - may do nothing
+        """Let the convolution that is issued next, of ``nbytes`` of input, take its fastest algorithm or a small one.
+
+        A small one needs little workspace. Without a choice, this does nothing. OutOfMemoryError if a modelled
+        workspace has no room.
+        """
+
+    def end_convolution(self) -> None:  # noqa: B027
+        """It was issued: undo what :meth:`begin_convolution` set."""
+
     def synchronize(self, device: torch.device) -> None:
         """Wait for all work queued on a device, on any stream. RuntimeError if some of it failed."""
         self.module.synchronize(device)

@@ -38,6 +38,7 @@ class Cuda(Accelerator):
     def __init__(self) -> None:
         super().__init__("cuda")
         self._streams: dict[tuple[int, int], Stream] = {}
+        self._cudnn: tuple[bool, bool] | None = None  # torch's settings, while a convolution has others
 
     def why_unavailable(self) -> tuple[str, str]:
         """See :class:`Accelerator`."""
@@ -50,6 +51,23 @@ class Cuda(Accelerator):
         # The address determines the device. The caller's default device, which may be another, would cause a copy.
         with torch._C.DisableTorchFunction():
             return torch.as_tensor(CudaBytes(address, nbytes))
+
+    def begin_convolution(self, device: torch.device, nbytes: int, fastest: bool) -> None:
+        """See :class:`Accelerator`. Unproven: no GPU has run it.
+
+        cuDNN tries all algorithms and takes the fastest, or, if results must be reproducible, one that torch knows;
+        torch cannot limit workspaces at run time (cuDNN reads CUDNN_CONV_WSCAP_DBG when it starts).
+        """
+        cudnn = torch.backends.cudnn
+        if self._cudnn is None:
+            self._cudnn = cudnn.benchmark, cudnn.deterministic
+        cudnn.benchmark, cudnn.deterministic = fastest, not fastest or self._cudnn[1]
+
+    def end_convolution(self) -> None:
+        """See :class:`Accelerator`."""
+        before, self._cudnn = self._cudnn, None
+        if before is not None:
+            torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = before
 
     def kvikio_memory(self, address: int, nbytes: int) -> Any:
         """See :class:`Accelerator`."""

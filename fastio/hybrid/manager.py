@@ -70,8 +70,8 @@ class Hybrid:
     accumulation, clipping, autocast, tied and frozen parameters and DistributedDataParallel work as before. Threads
     that use the model take turns: a forward pass during another thread's pass or update raises HybridError. A ``grad``
     kept beyond ``zero_grad`` may be overwritten by the next backward pass. torch.compile is not supported. Backward
-    reads what forward read, so copies for backward only (DFGB) are useless, under other saved-tensor hooks
-    (checkpointing, Offload), under ``disable_saved_tensors_hooks``, and on torch 2.6, which does not report hooks.
+    reads what forward read, so copies for backward only (DFGB) are useless, under other saved-tensor hooks than
+    Offload's (checkpointing), under ``disable_saved_tensors_hooks``, and on torch 2.6, which does not report hooks.
     ``torch.func.grad``, ``vjp``, ``jacrev`` and ``hessian`` of a model with copied layers raise torch's RuntimeError,
     because they allow no copies into existing memory.
 

@@ -20,7 +20,7 @@ from fastio.offload.autograd.thread_pass import ThreadPass
 from fastio.offload.codecs.encoding import Codec, is_exact
 from fastio.offload.device_memory import DeviceMemory
 from fastio.offload.device_support import DeviceSupport
-from fastio.offload.out_of_memory import Result, StepState, is_out_of_memory, run_twice
+from fastio.offload.out_of_memory import Result, StepState, is_out_of_memory, run_again
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.schedule import Policy, PolicyName
 from fastio.offload.recompute.checkpoint_policy import PlannedPolicy
@@ -49,9 +49,9 @@ class Offload(SavedTensors):
         host_budget: bytes of host memory (pinned for tensors on a GPU) for the tensors that come back soonest; the
             others go to the store.
         policy: "flashneuron" (what the budget requires, by a plan), "optimal" (keeps, moves or recomputes, whichever
-            makes the step shortest), "all", "vdnn-all", "vdnn-conv", "vdnn-dyn" (inputs of layers by
-            kind) or "fastensor" (all, waiting for each); a function with the arguments of
-            :func:`fastio.offload.planning.schedule.plan`; or what
+            makes the step shortest), "all", "vdnn-all", "vdnn-conv", "vdnn-dyn" (inputs of all layers, of convolutions,
+            or what memory requires: by the budget, or without one by trials in :meth:`step`) or "fastensor" (all,
+            waiting for each); a function with the arguments of :func:`fastio.offload.planning.schedule.plan`; or what
             ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` takes.
         codec: exact: "lossless" (packs mostly zeros), "exponents" (and bfloat16 on the CPU), "csr" or "none". Rounding
             for storage: "fp16", "bf16" or "csr+fp16". See :func:`fastio.offload.codecs.encoding.encode`.
@@ -130,7 +130,7 @@ class Offload(SavedTensors):
         self._reap()
         with self._lock:  # other threads may release graphs, which changes the queue
             self._planner.prepare()
-            self._tiers.begin_pass(self._planner.window, self._planner.transit)
+            self._tiers.begin_pass(self._planner.window, self._planner.transit, not self._saved_tensors)
             self._ahead.begin_pass()
         here = self._begin(taken=False)
         try:
@@ -162,33 +162,41 @@ class Offload(SavedTensors):
         self._leave(here)
         if step is not None and completed:
             with self._lock:
-                self._move_all_out(step, here.take())
+                self._move_all_out(step, here, here.take())
                 step.finish()
                 self._tiers.pump()
             self._planner.warn_of_excess(step.trace)
             if not step.trace.saved:
                 self._threads.warn_of_missed()
+        elif step is not None:
+            step.abandon()
         self._reap()
 
     def step(self, closure: Callable[[], Result]) -> Result:
         """Run a training step in the context; if memory runs out in it, run it again once, with half of the budget.
+
+        Without a budget, policy "vdnn-dyn" runs it again until one of its passes has enough.
 
         ``closure`` clears the gradients, computes the loss, calls backward and returns the loss, as for
         :meth:`torch.optim.Optimizer.step`. Before the second run, the states of the random generators are set back, and
         so are the buffers of ``model``. Raises the second run's error, and the first one's if no tighter plan is
         possible.
         """
-        tightened = self._planner.tightened
+        planner = self._planner
+        tightened, retried = planner.tightened, planner.retried
         advice = ""
+
+        def may_repeat(runs: int) -> bool:
+            return planner.retried >= retried + runs or (runs == 1 and planner.tightened > tightened)
 
         def run() -> Result:
             nonlocal advice
             with self:
-                advice = self._planner.advice()  # before memory that runs out halves the budget
+                advice = planner.advice()  # before memory that runs out halves the budget
                 return closure()
 
         state = StepState(() if self._model is None else self._model.buffers())
-        return run_twice(run, state, lambda: self._planner.tightened > tightened, lambda: advice)
+        return run_again(run, state, may_repeat, lambda: f"\nOffload.step ran this step {advice}")
 
     def _begin(self, taken: bool) -> ThreadPass:
         step = ForwardPass(next(self._numbers), self._planner)

@@ -1,4 +1,4 @@
-"""A step whose memory runs out is run once more, with a tighter plan and from the state that it began with."""
+"""A step whose memory runs out is run again, with a tighter plan and from the state that it began with."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from fastio.errors import add_to_message
 
 # torch's CPU allocator raises a RuntimeError with this name of itself.
 _CPU_ALLOCATOR = "DefaultCPUAllocator"
-
-_TWICE = "\nOffload.step ran this step twice, the second time with a smaller budget"
 
 Result = TypeVar("Result")
 
@@ -46,25 +44,26 @@ class StepState:
             accelerator.set_random_states(states)
 
 
-def run_twice(
-    run: Callable[[], Result], state: StepState, may_repeat: Callable[[], bool], advice: Callable[[], str]
+def run_again(
+    run: Callable[[], Result], state: StepState, may_repeat: Callable[[int], bool], note: Callable[[], str]
 ) -> Result:
-    """Return what ``run`` returns. If memory runs out in it, and ``may_repeat()``, restore the state and run it again.
+    """Return what ``run`` returns. While memory runs out in it, restore the state and run it again.
 
-    Raises what the second run raises, with a note if its memory ran out too, and what the first one raises otherwise.
-    ``advice()`` ends the note: it has the second run's budget, and what helps.
+    ``may_repeat(runs)`` says after so many runs whether another is of use. Raises what the last run raises, with a note
+    if memory ran out in several.
     """
-    try:
-        return run()
-    except Exception as error:
-        if not is_out_of_memory(error) or not may_repeat():
-            raise
-    # The error, whose frames hold the graph, is gone here.
-    gc.collect()
-    state.restore()
-    try:
-        return run()
-    except Exception as error:
-        if is_out_of_memory(error):
-            add_to_message(error, _TWICE + advice())
-        raise
+    runs = 0
+    while True:
+        try:
+            return run()
+        except Exception as error:
+            runs += 1
+            if not is_out_of_memory(error):
+                raise
+            if not may_repeat(runs):
+                if runs > 1:
+                    add_to_message(error, note())
+                raise
+        # The error, whose frames hold the graph, is gone here.
+        gc.collect()
+        state.restore()

@@ -126,6 +126,7 @@ class Report:
     first iteration, and for shapes seen once. ``predicted_s`` and ``actual_s`` are the seconds of that iteration, from
     the beginning of forward until backward has its last saved tensor. ``store`` has the store's statistics, None if it
     keeps none. ``profiling_waited_s``: of the seconds that ``counts`` has for waits, those of the profiled passes.
+    ``trials``: under "vdnn-dyn" without a budget, the passes that were tried, and whether memory sufficed.
     ``on_cpu``: the saved tensors are in host memory. ``blocks_returned``: what is freed there goes back to the system.
     """
 
@@ -152,6 +153,7 @@ class Report:
     profiling_waited_s: float
     on_cpu: bool
     blocks_returned: bool
+    trials: tuple[tuple[str, bool], ...] = ()
 
     @property
     def traffic(self) -> dict[str, Traffic]:
@@ -335,6 +337,7 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
         profiling_waited_s=planner.profiling_waited_s,
         on_cpu=planner.is_on_cpu,
         blocks_returned=freed_blocks.are_returned(),
+        trials=() if profile is None or profile.trials is None else tuple(profile.trials.tried),
     )
 
 

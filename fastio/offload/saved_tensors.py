@@ -19,17 +19,19 @@ from fastio._native import DeferredWeakrefCallback
 from fastio.offload.autograd import hooks
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
+from fastio.offload.autograd.layer_prefetch import LayerPrefetch
 from fastio.offload.autograd.module_hooks import ModuleHooks
 from fastio.offload.autograd.read_ahead import ReadAhead
 from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor, State
 from fastio.offload.autograd.thread_pass import PendingMove, ThreadPass
 from fastio.offload.autograd.views import view_of
-from fastio.offload.codecs.encoding import Codec
-from fastio.offload.codecs.saved_tensor_encoding import pack, unpack
+from fastio.offload.codecs.encoding import Codec, is_exact
+from fastio.offload.codecs.saved_tensor_encoding import Packing, unpack
 from fastio.offload.device_support import DeviceSupport
 from fastio.offload.freed_blocks import FreedBlocks
 from fastio.offload.out_of_memory import is_out_of_memory
 from fastio.offload.planning.planner import Planner
+from fastio.offload.planning.profile import BY_LAYER, Placement
 from fastio.offload.recompute.recipe import Hold
 from fastio.offload.recompute.recomputation import Recomputation
 from fastio.offload.report import Counts
@@ -65,6 +67,7 @@ class SavedTensors:
         self._tiers = tiers
         self._threads = threads
         self._codec = codec
+        self._rounds = not is_exact(codec)
         self._support = support
         self._freed = FreedBlocks(planner.given_budget is not None)
         self._lock = threading.Lock()
@@ -73,7 +76,8 @@ class SavedTensors:
             self._released.append, partial(_reap, weakref.ref(self), self._released)
         )
         self._saved_tensors: dict[int, SavedTensor] = {}  # that graphs hold, by index
-        self._ahead = ReadAhead(planner, tiers)
+        by_layer = planner.policy in BY_LAYER
+        self._ahead = LayerPrefetch(planner, tiers) if by_layer else ReadAhead(planner, tiers)
         self._recomputation: Recomputation | None = None
         self._process = os.getpid()
 
@@ -141,11 +145,12 @@ class SavedTensors:
             if self._released:
                 self._reap_locked()
             returned: Sequence[PendingMove] = ()
-            if operator != here.operator:  # those before have returned
+            begins = operator != here.operator
+            if begins:  # those before have returned
                 here.operator = operator
                 if here.moves_nbytes > step.batch_nbytes:
                     returned = here.take()
-            saved, new = step.saved_tensor_of(tensor, kind, storage, nbytes, touched, here)
+            saved, new = step.saved_tensor_of(tensor, kind, storage, nbytes, touched)
             handle = Handle(self, saved, view, maker)
             reference = HandleRef(handle, self._on_release)
             reference.saved = saved
@@ -153,33 +158,71 @@ class SavedTensors:
             self._saved_tensors[saved.index] = saved
             if not step.is_steady:
                 step.saved_by(operator, saved)
+            placement: Placement | None = None
             if new:
                 if view.offset == 0 and touched.nbytes == nbytes:
                     saved.view = view
                 placement = step.decide(self._codec)
                 if self._recomputation is not None:
                     placement = self._recomputation.place(step, saved, placement)
-                if placement.moves and saved.ordinal not in step.resized:
-                    here.add((saved, view, placement))
+                if placement.readers > 1:
+                    saved.readers = placement.readers - 1
+                    placement = None
+            elif saved.readers:
+                placement = step.is_read(saved)
+            if placement is not None and placement.moves and saved.ordinal not in step.resized:
+                if placement.readers and saved.stream is not None and maker is not None:
+                    # An operator made it: it is copied beside the one that reads it now.
+                    saved.computed = saved.stream.record_event()
+                here.add((saved, view, placement))
             if returned:
-                self._move_all_out(step, returned, step.batch_nbytes)
+                self._move_all_out(step, here, returned, step.batch_nbytes)
+            if begins and step.algorithms is not None:
+                step.algorithms.saved(saved.ordinal)
         if self._released:
             self._reap()
         return handle
 
-    def _move_all_out(self, step: ForwardPass, moves: Sequence[PendingMove], following: int = 0) -> None:
-        """Begin to move tensors out. ``following`` bytes may come to memory before the next ones are moved."""
+    def _move_all_out(
+        self, step: ForwardPass, here: ThreadPass, moves: Sequence[PendingMove], following: int | None = None
+    ) -> None:
+        """Begin to move tensors out. ``following`` bytes may come to memory before the next ones are moved.
+
+        None: these are the last ones of the pass. Those that a device has not packed by then stay: backward needs them
+        first, and the host does not wait for them. It does if they may be rounded, so that the gradients do not depend
+        on how fast the device is.
+        """
         planner, batch = self._planner, next(_batches)
         limit = planner.window
         if planner.budget is not None:
-            limit -= max(following, self._threads.waiting_nbytes)
+            limit -= max(following or 0, self._threads.waiting_nbytes)
+        self._move_packed(step, here, limit, planner.window // 4)
         for move in moves:
             if not move[2].encodes:  # the codec computes between two copies
                 move[0].batch = batch
-            self._move_out(step, move, limit)
+            self._move_out(step, here, move, limit)
+        if following is None:
+            if self._rounds:
+                self._move_packed(step, here, limit, 0)
+            for saved in here.take_packing():
+                if saved.index in self._saved_tensors:
+                    step.keep(saved, True)
 
-    def _move_out(self, step: ForwardPass, move: PendingMove, limit: int) -> None:
-        saved, view, (_, waits, encodes, tier) = move
+    def _move_packed(self, step: ForwardPass, here: ThreadPass, limit: int, most: int) -> None:
+        """Move out the tensors that are packed; wait for the oldest while they have more than ``most`` bytes."""
+        while here.packing:
+            packing = here.packing[0]
+            saved = packing.saved
+            is_there = saved.index in self._saved_tensors and saved.is_whole
+            if is_there and not packing.advance(here.packing_nbytes > most):
+                return
+            here.remove_packed()
+            self._move_out(step, here, packing.move, limit, packing)
+
+    def _move_out(
+        self, step: ForwardPass, here: ThreadPass, move: PendingMove, limit: int, packed: Packing | None = None
+    ) -> None:
+        saved, _, (_, waits, encodes, tier, readers) = move
         if saved.index not in self._saved_tensors:
             return  # backward ran inside the context and released it
         if not saved.is_whole:
@@ -191,13 +234,19 @@ class SavedTensors:
             step.begin_move_out()
         began = time.perf_counter()
         if encodes:
-            if pack(saved, view, self._codec):
+            saved.computed = None  # the payload comes later
+            if packed is None:
+                packed = Packing(move, self._codec)
+                if not packed.advance(not step.is_steady):
+                    here.add_packing(packed)
+                    return
+            if saved.encoded is not None:
                 self.counts.encoded += 1
                 self.counts.spared_bytes += saved.nbytes - saved.stored_nbytes
             step.record_encoding(saved.ordinal, saved.nbytes / saved.stored_nbytes, began)
         else:
             step.trace.pack_s[saved.ordinal] = 0.0
-        tier = self._tiers.move_out(saved, tier, limit, waits)
+        tier = self._tiers.move_out(saved, tier, 0 if readers else limit, waits)
         step.record_move_out(saved.ordinal, time.perf_counter() - began, tier)
 
     def _materialize(self, saved: SavedTensor) -> tuple[torch.UntypedStorage, int]:

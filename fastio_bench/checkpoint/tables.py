@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from fastio.checkpoint.saving.chunked_save import LEAST
 from fastio_bench.checkpoint.works import (
+    ALONE,
     BASELINES,
     BLOCKED,
     BUDGET_PART,
@@ -18,10 +19,12 @@ from fastio_bench.checkpoint.works import (
     FASTIO,
     FULL,
     INCREMENTAL,
+    PROCESS,
     RANKS_LOAD,
     RANKS_SAVE,
     RESTORE,
     ROWS,
+    SLOWED,
     TORCH,
     WORKS,
 )
@@ -42,6 +45,8 @@ GRANTED = 64 << 20  # bytes beside the snapshot, as any save by fastio may take 
 _NOTES = {
     BLOCKED: "Until save returns; each process's first is not counted. The copy is of the same tensors, by all "
     "threads, into memory that is there.",
+    SLOWED: "A step of a small network on all processors, and of which it is a multiple: a step while nothing is "
+    "written. MB/s are of its parameters.",
     DURABLE: "Until the bytes would survive a power cut. Beyond: the peak of memory above the state, first save "
     "included. The disk's limit: as many bytes in one fresh file, past the page cache, synced.",
     RANKS_SAVE: "Until all ranks have saved; tensors are sharded over both, as FSDP2 does it. dcp.save with the "
@@ -95,13 +100,13 @@ def _row(own: Summary) -> list[Cell]:
 def goals(found: Sequence[Summary]) -> list[Goal]:
     """The goals that these summaries can answer."""
     by_name = {(own.work, own.tool): own for own in found}
-    return [*_times(by_name), *_memory(by_name)]
+    return [*_times(by_name), *_slowdowns(by_name), *_memory(by_name)]
 
 
 def _times(found: dict[tuple[str, str], Summary]) -> Iterable[Goal]:
     """Goals for median seconds: the other's over fastio's, or fastio's over DCP's for the time training is blocked."""
     for work, other, asked in (
-        (BLOCKED, COPY, 0.8),
+        (BLOCKED, COPY, 0.95),
         (DURABLE, TORCH, 2.3),
         (RANKS_SAVE, DCP, 2.0),
         (RESTORE, TORCH, 1.7),
@@ -116,6 +121,15 @@ def _times(found: dict[tuple[str, str], Summary]) -> Iterable[Goal]:
         own, theirs = found.get((BLOCKED, FASTIO)), found.get((BLOCKED, other))
         if own and theirs:
             yield Goal(BLOCKED, own.workload, f"{other}'s", 0.2, own.seconds / theirs.seconds, least=False)
+
+
+def _slowdowns(found: dict[tuple[str, str], Summary]) -> Iterable[Goal]:
+    """Goals for the time of a training step while a step is written, over that of one while nothing is."""
+    alone = found.get((SLOWED, ALONE))
+    for tool in (FASTIO, PROCESS):
+        own = found.get((SLOWED, tool))
+        if own and alone:
+            yield Goal(f"{SLOWED}: {tool}", own.workload, ALONE, 1.05, own.seconds / alone.seconds, least=False)
 
 
 def _memory(found: dict[tuple[str, str], Summary]) -> Iterable[Goal]:

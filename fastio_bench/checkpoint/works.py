@@ -8,18 +8,22 @@ BLOCKED, DURABLE = "training blocked by an asynchronous save", "durable save"
 RANKS_SAVE, RANKS_LOAD = "durable save, 2 ranks", "cold load, 2 ranks"
 RESTORE = "cold restore into a live model"
 INCREMENTAL = "durable save, a tenth changed"
+SLOWED = "training step while a step is written"
 ROWS, COLUMNS = "consolidation of 4 ranks' rows", "consolidation of 4 ranks' columns"
-WORKS = (BLOCKED, DURABLE, RANKS_SAVE, RANKS_LOAD, RESTORE, INCREMENTAL, ROWS, COLUMNS)
+WORKS = (BLOCKED, SLOWED, DURABLE, RANKS_SAVE, RANKS_LOAD, RESTORE, INCREMENTAL, ROWS, COLUMNS)
 
 FASTIO, TORCH, MAPPED = "fastio", "torch", "torch, mapped"
+PROCESS = "fastio, by a process"
 BUDGETED = "fastio, an eighth of the memory"
 DCP, DCP_CACHED, DCP_SYNCED = "DCP", "DCP, cached staging", "DCP, synced"
-COPY, FULL = "plain copy", "fastio, full"
-SAVERS = (TORCH, FASTIO, DCP, DCP_CACHED, BUDGETED)
+COPY, FULL, ALONE = "plain copy", "fastio, full", "no save"
+SAVERS = (TORCH, FASTIO, PROCESS, DCP, DCP_CACHED, BUDGETED)
+SLOWING = (FASTIO, PROCESS, DCP_CACHED)
 RESTORERS = (TORCH, MAPPED, FASTIO)
 RANKS_TOOLS = (DCP, FASTIO)
 BASELINES = {
     BLOCKED: COPY,
+    SLOWED: ALONE,
     DURABLE: TORCH,
     RANKS_SAVE: DCP,
     RANKS_LOAD: DCP,

@@ -25,7 +25,7 @@ from fastio_bench.offload import settings as offload_ways
 from fastio_bench.offload import steps as offload_steps
 from fastio_bench.offload.training_job import Job
 from fastio_bench.offload.training_ways import PLAIN
-from fastio_bench.papers import batch_growth, offload_simulated, vdnn_networks, vdnn_traffic
+from fastio_bench.papers import batch_growth, offload_simulated, vdnn_networks, vdnn_six, vdnn_traffic
 from fastio_bench.peers.goals import Goal
 from fastio_bench.report import charts
 from fastio_bench.report.table import ResultTable
@@ -245,7 +245,8 @@ def _joint(command: CommandRun, batches: tuple[int, ...], sizes: dict[str, int |
         if not found:
             return []
         over = offload_joint.ratio(found)
-        _keep(command, [Goal("step", str(size), "the better one alone", offload_joint.GOAL, over, least=False)])
+        if over is not None:
+            _keep(command, [Goal("step", str(size), "the better one alone", offload_joint.GOAL, over, least=False)])
         return [offload_joint.table(found, size)]
 
     command.run(lambda _: found.extend(offload_joint.measure(size, rounds)), show, lambda _: ())
@@ -260,7 +261,9 @@ def _simulate(command: CommandRun) -> None:
             found = offload_simulated.capacities(machine)
             findings.setdefault("capacities", []).extend(asdict(one) for one in found)
             findings.setdefault("courses", []).extend(asdict(one) for one in batch_growth.courses(machine))
+        findings["capacities"].extend(asdict(one) for one in vdnn_networks.capacities())
         findings["networks"] = [asdict(one) for one in vdnn_networks.networks()]
+        findings["saved"] = [asdict(one) for one in vdnn_six.means()]
         findings["traffic"] = [asdict(one) for one in vdnn_traffic.traffic()]
         rows = offload_simulated.calibrated()
         command.report.findings["calibrated"] = {"label": "calibrated", "rows": [asdict(one) for one in rows]}

@@ -139,7 +139,8 @@ def _prepared(
     training: Training, nbytes: int, clock: ModelledClock, stack: ExitStack
 ) -> tuple[dict[str, Around], dict[str, fastio.Offload]]:
     """Return each way after its plan was made, and the managers of those that have one."""
-    _step(training, nullcontext, clock)
+    for checkpointed in (False, True):  # the first step of each imports parts of torch, which take memory
+        _step(training, nullcontext, clock, checkpointed)
     bandwidth = nbytes / (CHANNEL * min(_forward(training, clock) for _ in range(_WARM_UP)))
     budget = int(nbytes * LIMIT)
 
@@ -163,11 +164,11 @@ def _prepared(
     return ways, managers
 
 
-def ratio(found: list[Way]) -> float:
-    """Return the joint planner's step over that of the best other way that takes as little memory."""
+def ratio(found: list[Way]) -> float | None:
+    """Return the joint planner's step over that of the best other way in the limit; None if no other way keeps it."""
     by_way = {one.way: one for one in found}
-    alone = (by_way[way] for way in (MOVING, RECOMPUTING, CHECKPOINT))
-    return by_way[JOINT].step_s / min((one.step_s for one in alone if one.keeps_limit), default=math.inf)
+    alone = [by_way[way].step_s for way in (MOVING, RECOMPUTING, CHECKPOINT) if by_way[way].keeps_limit]
+    return by_way[JOINT].step_s / min(alone) if alone else None
 
 
 def table(found: list[Way], size: Size) -> ResultTable:
@@ -186,13 +187,14 @@ def table(found: list[Way], size: Size) -> ResultTable:
         ]
         for one in found
     ]
+    over = ratio(found)
     note = (
         f"{size}, on the CPU, in one thread. All but plain training and torch checkpoint (every block) have the same "
         f"budget for saved tensors, {LIMIT:.0%} of their bytes. Memory: the most that a step took, less what plain "
         f"training takes beside its saved tensors. In the limit: at most {_OVER - 1:.0%} more of it than the joint "
         f"planner takes. A modelled disk: moving everything takes {CHANNEL} times the forward pass. Times: "
-        f"processor time of the thread that trains, and its modelled waits. Joint over the better of moving alone "
-        f"and recomputing alone, of those in the limit: {ratio(found):.2f}."
+        f"processor time of the thread that trains, and its modelled waits. Joint over the best of the others that "
+        f"keep the limit: {'none does' if over is None else f'{over:.2f}'}."
     )
     columns = (
         "way",

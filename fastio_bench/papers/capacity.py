@@ -76,7 +76,7 @@ def largest_runnable(
     at_batch: Callable[[int], Workload], memory: int, policy: str | Policy = "flashneuron", limit: int = 1 << 20
 ) -> int:
     """Return the largest batch up to ``limit`` that runs in ``memory`` bytes; 0 if none does."""
-    return _largest(lambda batch: _timeline(at_batch(batch), memory, policy) is not None, limit)
+    return largest(lambda batch: _timeline(at_batch(batch), memory, policy) is not None, limit)
 
 
 def largest_as_fast(
@@ -92,7 +92,7 @@ def largest_as_fast(
         timeline = _timeline(at_batch(batch), memory, policy)
         return timeline is not None and timeline.slowdown <= 1 + slack
 
-    return _largest(as_fast, limit)
+    return largest(as_fast, limit)
 
 
 def calibrated_batch(plain_batch: int, hidden: float) -> int:
@@ -111,8 +111,8 @@ def _timeline(workload: Workload, memory: int, policy: str | Policy) -> Timeline
         return None
 
 
-def _largest(good: Callable[[int], bool], limit: int) -> int:
-    """Return the last good batch before the first bad one, by doubling and halving."""
+def largest(good: Callable[[int], bool], limit: int) -> int:
+    """Return the last good batch, up to ``limit``, before the first bad one, by doubling and halving."""
     if not good(1):
         return 0
     low, high = 1, 2

@@ -80,13 +80,11 @@ def plain(activations: Sequence[ActivationProfile], need_bytes: int, forward_s: 
 WAYS: dict[str, tuple[str | Policy, float]] = {
     "plain": (plain, 1.0),
     "fastensor, synchronous": ("fastensor", 1.0),
-    "vdnn-conv": ("vdnn-conv", 1.0),
-    "vdnn-all": ("vdnn-all", 1.0),
     "flashneuron": ("flashneuron", 1.0),
     "flashneuron, fp16": ("flashneuron", 2.0),
     "optimal": ("optimal", 1.0),
 }
-"""By name: the policy, and how many times smaller its codec makes every activation."""
+"""By name: the policy, and how many times smaller its codec makes every activation. vDNN's have their own model."""
 
 
 @dataclass(frozen=True)

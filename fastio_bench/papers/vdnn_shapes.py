@@ -1,4 +1,4 @@
-"""vDNN's six networks from their layers' shapes: AlexNet, OverFeat, GoogLeNet and VGG-16 (section IV-C). Pure.
+"""vDNN's networks from their layers' shapes: AlexNet, OverFeat, GoogLeNet and VGG-16 to VGG-416 (section IV-C). Pure.
 
 Those of convnet-benchmarks, which the paper names: AlexNet with 224 x 224 images, OverFeat's fast network with 231 x
 231, GoogLeNet without its auxiliary classifiers. Float32; ReLU works in place, so it has no layer of its own; norms
@@ -8,27 +8,35 @@ and dropout are left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from fastio.offload.planning.vdnn import CONV, POOL
-from fastio_bench.papers.vdnn_dynamic import Layer
-from fastio_bench.papers.vgg_shapes import CLASSIFIER, GROUPS, ITEM
+from fastio.offload.planning.vdnn import CLASSIFIER, CONV, POOL
+from fastio_bench.papers.offload_simulated import TITAN_X
+from fastio_bench.papers.vdnn_algorithms import algorithms
+from fastio_bench.papers.vdnn_iteration import Algorithm, Layer
+from fastio_bench.papers.vgg_shapes import CLASSIFIER_WIDTHS, GROUPS, ITEM
 
-FC, JOIN = "fc", "join"
+JOIN = "join"
 
 
 @dataclass(frozen=True)
 class Shaped:
     """A network at a batch: its layers, "input" first.
 
-    By layer: ``operations`` of the forward pass, and ``weights``, the number of parameters.
+    Layers have their algorithms on vDNN's machine, the fastest first: its forward pass takes the longer of the layer's
+    operations and of its values moved once, at peak rates (a roofline), and backward twice as long. ``weights``: the
+    number of parameters, by layer.
     """
 
     name: str
     batch: int
     layers: tuple[Layer, ...]
-    operations: tuple[float, ...]
     weights: tuple[int, ...]
+
+    @property
+    def forward_seconds(self) -> list[float]:
+        """Each layer's forward pass with its fastest algorithm."""
+        return [layer.algorithms[0].time_s / 3 for layer in self.layers]
 
     @property
     def parameter_nbytes(self) -> int:
@@ -46,19 +54,34 @@ class Shaped:
         return 2 * max(layer.nbytes for layer in self.layers)
 
     @property
+    def feature_weights_nbytes(self) -> int:
+        """Bytes of the weights and biases of convolutions."""
+        kinds = zip(self.layers, self.weights, strict=True)
+        return ITEM * sum(count for layer, count in kinds if layer.kind != CLASSIFIER)
+
+    @property
+    def classifier_nbytes(self) -> int:
+        """Bytes of the classifier's weights and kept outputs."""
+        outputs = sum(self.layers[n].nbytes for n in self.kept if self.layers[n].kind == CLASSIFIER)
+        return self.parameter_nbytes - self.feature_weights_nbytes + outputs
+
+    @property
     def baseline_nbytes(self) -> int:
-        """A network-wide allocation without workspaces: kept outputs, parameters with gradients, gradient maps."""
-        return sum(self.layers[n].nbytes for n in self.kept) + 2 * self.parameter_nbytes + self.gradient_nbytes
+        """A network-wide allocation (figure 2): weights, kept outputs, gradient maps, and the largest workspace."""
+        kept = sum(self.layers[n].nbytes for n in self.kept)
+        workspace = max(layer.algorithms[0].workspace_nbytes for layer in self.layers)
+        return self.parameter_nbytes + kept + self.gradient_nbytes + workspace
 
     def used_nbytes(self, n: int) -> int:
-        """What layer ``n`` alone needs in backward: its inputs, its output, their gradients, weights and theirs.
+        """What layer ``n`` alone needs in backward: its inputs, its output, their gradients, weights and a workspace.
 
-        Images have no gradient.
+        Images have no gradient. Of output and input's gradient, only a pooling needs both at once.
         """
         own = self.layers[n]
-        maps = own.nbytes + sum(self.layers[producer].nbytes for producer in own.inputs)
-        gradients = own.nbytes + sum(self.layers[producer].nbytes for producer in own.inputs if producer)
-        return maps + gradients + 2 * ITEM * self.weights[n]
+        inputs = sum(self.layers[producer].nbytes for producer in own.inputs)
+        gradients = sum(self.layers[producer].nbytes for producer in own.inputs if producer)
+        beside = own.nbytes + gradients if own.kind == POOL else max(own.nbytes, gradients)
+        return inputs + own.nbytes + beside + ITEM * self.weights[n] + own.algorithms[0].workspace_nbytes
 
 
 @dataclass
@@ -70,6 +93,7 @@ class _Builder:
     sizes: list[tuple[int, int]] = field(default_factory=list)  # channels and side of each output
     operations: list[float] = field(default_factory=list)
     weights: list[int] = field(default_factory=list)
+    convolutions: dict[int, tuple[int, int, int, int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._add("input", (), 3, self.side)
@@ -78,6 +102,7 @@ class _Builder:
         inward, side = self.sizes[source]
         weights = inward * taps**2 * channels
         side = (side + 2 * padding - taps) // stride + 1
+        self.convolutions[len(self.layers)] = inward, channels, side, taps, stride
         return self._add(CONV, (source,), channels, side, 2.0 * weights * side**2, weights + channels)
 
     def pool(self, source: int, taps: int, stride: int, padding: int = 0, ceil: bool = False) -> int:
@@ -89,15 +114,22 @@ class _Builder:
     def fc(self, source: int, width: int) -> int:
         channels, side = self.sizes[source]
         inward = channels * side**2
-        return self._add(FC, (source,), width, 1, 2.0 * inward * width, (inward + 1) * width)
+        return self._add(CLASSIFIER, (source,), width, 1, 2.0 * inward * width, (inward + 1) * width)
 
     def join(self, sources: Sequence[int]) -> int:
         channels = sum(self.sizes[source][0] for source in sources)
         return self._add(JOIN, tuple(sources), channels, self.sizes[sources[0]][1])
 
     def made(self, name: str, batch: int) -> Shaped:
-        layers = tuple(Layer(layer.kind, layer.nbytes * batch, layer.inputs) for layer in self.layers)
-        return Shaped(name, batch, layers, tuple(batch * each for each in self.operations), tuple(self.weights))
+        layers = []
+        for n, layer in enumerate(self.layers):
+            moved = layer.nbytes + sum(self.layers[producer].nbytes for producer in layer.inputs)
+            busy = max(self.operations[n] / TITAN_X.operations_per_s, moved / TITAN_X.memory_bandwidth)
+            seconds = 3 * batch * busy if layer.inputs else 0.0
+            shape = self.convolutions.get(n)
+            able = (Algorithm(seconds, 0),) if shape is None else algorithms(seconds, batch, *shape)
+            layers.append(replace(layer, nbytes=batch * layer.nbytes, algorithms=able))
+        return Shaped(name, batch, tuple(layers), tuple(self.weights))
 
     def _add(
         self, kind: str, inputs: tuple[int, ...], channels: int, side: int, operations: float = 0.0, weights: int = 0
@@ -161,19 +193,19 @@ def googlenet(batch: int = 128) -> Shaped:
     return _classified(made, made.pool(now, 7, 1), (1000,)).made("GoogLeNet", batch)
 
 
-def vgg_16(batch: int) -> Shaped:
-    """Sixteen convolutions, as in :mod:`fastio_bench.papers.vgg_shapes`."""
+def vgg(batch: int, convolutions: int = 16) -> Shaped:
+    """Convolutions in five groups, as in :mod:`fastio_bench.papers.vgg_shapes`."""
     made, now = _Builder(224), 0
     for channels, count in GROUPS:
-        for _ in range(count):
+        for _ in range(count + (convolutions - 16) // len(GROUPS)):
             now = made.conv(now, channels, 3, 1, 1)
         now = made.pool(now, 2, 2)
-    return _classified(made, now, CLASSIFIER).made("VGG-16", batch)
+    return _classified(made, now, CLASSIFIER_WIDTHS).made(f"VGG-{convolutions}", batch)
 
 
 def six() -> list[Shaped]:
     """The six networks of the paper's figures. It does not say AlexNet's, OverFeat's and GoogLeNet's batch: 128."""
-    return [alexnet(), overfeat(), googlenet(), *(vgg_16(batch) for batch in (64, 128, 256))]
+    return [alexnet(), overfeat(), googlenet(), *(vgg(batch) for batch in (64, 128, 256))]
 
 
 def _classified(made: _Builder, now: int, widths: Sequence[int]) -> _Builder:

@@ -1,70 +1,67 @@
-"""Simulates vDNN's policies on its six networks and its machine: memory, and the iteration over plain. Not measured.
+"""vDNN's policies on its six networks and its machine (figures 1, 4 to 6, 11, 12, 14): memory and time. Not measured.
 
-Layers take the time of a roofline over their shapes. Convolutions have one algorithm and no workspace.
+Memory that a policy saves (figure 11): what vDNN manages, the layers that extract features with their weights, over a
+network-wide allocation of everything (figure 1). With the classifier's weights, which are a fifth of that, AlexNet's
+average could not be 89 % less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
 from statistics import mean
+from typing import NamedTuple
 
-from fastio.offload.planning.infeasible import InfeasibleBudget
-from fastio.offload.planning.overlap import ActivationProfile
-from fastio.offload.planning.schedule import Policy
-from fastio.offload.planning.vdnn import CONV
-from fastio_bench.papers.capacity import Workload, iterate
-from fastio_bench.papers.offload_simulated import TITAN_X, plain
-from fastio_bench.papers.vdnn_dynamic import Configuration, Offloading, dynamic, last_consumers, usage
-from fastio_bench.papers.vdnn_shapes import FC, Shaped, six
+from fastio.offload.planning.vdnn import CONV, POOL, Offloading
+from fastio_bench.papers.offload_simulated import TITAN_X
+from fastio_bench.papers.vdnn_dynamic import dynamic
+from fastio_bench.papers.vdnn_iteration import Configuration, fastest, iteration, least
+from fastio_bench.papers.vdnn_shapes import JOIN, Shaped, six
 from fastio_bench.papers.vgg_shapes import ITEM
 
-ALL, CONVOLUTIONS, DYNAMIC = "vdnn-all", "vdnn-conv", "vdnn-dyn"
-_POLICIES: Mapping[Offloading, str | Policy] = {"none": plain, "conv": CONVOLUTIONS, "all": ALL}
+_FEATURES = (CONV, POOL, JOIN)
+
+
+class Way(NamedTuple):
+    """A policy, and whether convolutions take the memory-optimal (m) or the performance-optimal algorithms (p)."""
+
+    offloading: Offloading
+    smallest: bool
+
+
+WAYS: dict[str, Way | None] = {
+    "vdnn-all (m)": Way("all", True),
+    "vdnn-all (p)": Way("all", False),
+    "vdnn-conv (m)": Way("conv", True),
+    "vdnn-conv (p)": Way("conv", False),
+    "vdnn-dyn": None,
+}
+"""By name. The last one chooses both."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A policy on a network: the memory saved of a network-wide allocation, in %, at its peak and over the layers.
+    """A policy on a network.
 
-    ``slowdown``: the iteration over plain; None if it does not run.
+    ``most_nbytes`` and ``average_nbytes``: of the layers that extract features, over their forward and backward steps.
+    ``baseline_nbytes``: a network-wide allocation for the fastest algorithms. ``peak_nbytes``: with the classifier and
+    the gradients of weights, and ``runs``: whether the machine has so much. ``slowdown``: the time over that of the
+    fastest algorithms without offload on a machine with memory for everything, whether it runs or not.
     """
 
-    most: float
-    average: float
-    slowdown: float | None
-
-
-def seconds(network: Shaped) -> list[float]:
-    """Each layer's forward pass: the longer of its operations and of its values moved once."""
-    found = []
-    for layer, operations in zip(network.layers, network.operations, strict=True):
-        moved = layer.nbytes + sum(network.layers[producer].nbytes for producer in layer.inputs)
-        busy = max(operations / TITAN_X.operations_per_s, moved / TITAN_X.memory_bandwidth)
-        found.append(busy if layer.inputs else 0.0)
-    return found
-
-
-def workload(network: Shaped) -> Workload:
-    """The iteration; an activation is ready when its last reader is done. Backward takes twice as long as forward."""
-    done = list(accumulate(seconds(network)))
-    layers, activations = network.layers, []
-    for producer, reader in enumerate(last_consumers([layer.inputs for layer in layers])):
-        if reader is not None:
-            kinds = {layer.kind for layer in layers if producer in layer.inputs}
-            kind = CONV if CONV in kinds else layers[reader].kind
-            nbytes = layers[producer].nbytes
-            activations.append(ActivationProfile(nbytes, nbytes / TITAN_X.channel_bandwidth, 1.0, done[reader], kind))
-    activations.sort(key=lambda activation: activation.ready_s)
-    fixed = 2 * network.parameter_nbytes
-    return Workload(tuple(activations), done[-1], 2 * done[-1], fixed, network.gradient_nbytes)
+    configuration: Configuration
+    most_nbytes: int
+    average_nbytes: int
+    baseline_nbytes: int
+    moved_nbytes: int
+    peak_nbytes: int
+    runs: bool
+    slowdown: float
 
 
 def reuse_seconds(network: Shaped) -> float:
     """From the end of the first layer's forward pass to the begin of its backward pass (figure 6)."""
-    return 3 * sum(seconds(network)[2:])
+    return 3 * sum(network.forward_seconds[2:])
 
 
 def unused(network: Shaped) -> float:
@@ -75,10 +72,7 @@ def unused(network: Shaped) -> float:
 
 def features(network: Shaped) -> float:
     """The share of a network-wide allocation that is not the classifier's weights and outputs, in % (section III)."""
-    weights = zip(network.layers, network.weights, strict=True)
-    parameters = sum(2 * ITEM * count for layer, count in weights if layer.kind == FC)
-    outputs = sum(network.layers[n].nbytes for n in network.kept if network.layers[n].kind == FC)
-    return 100 * (1 - (parameters + outputs) / network.baseline_nbytes)
+    return 100 * (1 - network.classifier_nbytes / network.baseline_nbytes)
 
 
 def maps_over_weights(network: Shaped) -> float:
@@ -89,37 +83,58 @@ def maps_over_weights(network: Shaped) -> float:
     return maps / sum(ITEM * network.weights[n] for n in convolutions)
 
 
+def on_titan_x(network: Shaped, way: Way | None) -> Kept:
+    """Return a policy on a network. Raises InfeasibleBudget if vdnn-dyn finds no configuration that fits."""
+    layers, fixed = network.layers, 2 * network.parameter_nbytes
+    fast, small = fastest(layers), least(layers)
+    if way is None:
+        chosen = dynamic(layers, TITAN_X.memory, fixed).configuration
+    else:
+        chosen = Configuration(way.offloading, small if way.smallest else fast)
+    bandwidth = TITAN_X.channel_bandwidth
+    whole, own = (iteration(layers, chosen, bandwidth, kinds) for kinds in (None, _FEATURES))
+    plain = iteration(layers, Configuration("none", fast), bandwidth)
+    weights = network.feature_weights_nbytes
+    return Kept(
+        chosen,
+        own.peak_nbytes + weights,
+        round(own.average_nbytes) + weights,
+        network.baseline_nbytes,
+        whole.moved_nbytes,
+        whole.peak_nbytes + fixed,
+        whole.peak_nbytes + fixed <= TITAN_X.memory,
+        whole.seconds / plain.seconds,
+    )
+
+
 @cache
 def simulated(way: str) -> list[Kept]:
-    """The policy on each of the six networks, in the order of :func:`fastio_bench.papers.vdnn_shapes.six`."""
-    return [_kept(network, way) for network in six()]
+    """A policy on each of the six networks, in the order of :func:`fastio_bench.papers.vdnn_shapes.six`."""
+    return [on_titan_x(network, WAYS[way]) for network in six()]
+
+
+@dataclass(frozen=True)
+class Means:
+    """A policy over the six networks, in %: memory saved at its most and on average, throughput lost on average."""
+
+    way: str
+    most: float
+    average: float
+    lost: float
+
+
+def means() -> list[Means]:
+    """Every policy."""
+    return [Means(way, saved(way), saved(way, average=True), lost(way)) for way in WAYS]
 
 
 def saved(way: str, average: bool = False) -> float:
-    """The mean over the six networks, in %."""
-    return mean(one.average if average else one.most for one in simulated(way))
+    """The mean over the six networks, in % of a network-wide allocation."""
+    each = ((one.average_nbytes if average else one.most_nbytes) / one.baseline_nbytes for one in simulated(way))
+    return 100 * (1 - mean(each))
 
 
 def lost(way: str, most: bool = False) -> float:
-    """Throughput lost against plain training that has all the memory, in %: the mean, or the most. Of what runs."""
-    each = [100 * (1 - 1 / one.slowdown) for one in simulated(way) if one.slowdown is not None]
+    """Throughput lost against plain training that has all the memory, in %: the mean, or the most."""
+    each = [100 * (1 - 1 / one.slowdown) for one in simulated(way)]
     return max(each) if most else mean(each)
-
-
-def _kept(network: Shaped, way: str) -> Kept:
-    fixed, iteration = 2 * network.parameter_nbytes, workload(network)
-    slowdowns = {offloading: _slowdown(iteration, policy) for offloading, policy in _POLICIES.items()}
-    chosen: Offloading = "conv" if way == CONVOLUTIONS else "all"
-    if way == DYNAMIC:
-        found = dynamic(network.layers, TITAN_X.memory, fixed, lambda tried: slowdowns[tried.offloading] is not None)
-        chosen = found.configuration.offloading
-    resident = usage(network.layers, Configuration(chosen, (0,) * len(network.layers)))
-    most, average = (100 * (1 - (one + fixed) / network.baseline_nbytes) for one in (max(resident), mean(resident)))
-    return Kept(most, average, slowdowns[chosen])
-
-
-def _slowdown(iteration: Workload, policy: str | Policy) -> float | None:
-    try:
-        return iterate(iteration, TITAN_X.memory, policy).slowdown
-    except InfeasibleBudget:
-        return None

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fastio.offload.planning.vdnn import CONV, POOL
-from fastio_bench.papers.vdnn_dynamic import Layer
+from fastio.offload.planning.vdnn import CLASSIFIER, CONV, POOL
+from fastio_bench.papers.vdnn_iteration import Layer
 
 ITEM = 4  # bytes of a float32
 SIDE = 224
 GROUPS = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # channels, convolutions: vDNN's VGG-16
-CLASSIFIER = (4096, 4096, 1000)
+CLASSIFIER_WIDTHS = (4096, 4096, 1000)
 
 
 def vgg(batch: int, convolutions: int = 16) -> tuple[Layer, ...]:
@@ -29,30 +29,14 @@ def vgg(batch: int, convolutions: int = 16) -> tuple[Layer, ...]:
         layers += [Layer(CONV, nbytes, (len(layers) - 1 + k,)) for k in range(count + more)]
         side //= 2
         layers.append(Layer(POOL, nbytes // 4, (len(layers) - 1,)))
-    for width in CLASSIFIER:
-        layers.append(Layer("fc", width * ITEM * batch, (len(layers) - 1,)))
+    for width in CLASSIFIER_WIDTHS:
+        layers.append(Layer(CLASSIFIER, width * ITEM * batch, (len(layers) - 1,)))
     return tuple(layers)
-
-
-def input_nbytes(layers: tuple[Layer, ...], kinds: frozenset[str]) -> int:
-    """Return the bytes of the inputs X of all layers of these kinds."""
-    return sum(layers[b].nbytes for layer in layers if layer.kind in kinds for b in layer.inputs)
 
 
 def parameter_nbytes(convolutions: int = 16) -> int:
     """Return the bytes of weights and biases."""
     return ITEM * sum((inward * area + 1) * outward for inward, area, outward in _weights(convolutions))
-
-
-def baseline_nbytes(batch: int, convolutions: int = 16) -> int:
-    """Return the bytes of a network-wide allocation without workspaces, as figure 15 counts it.
-
-    The inputs X of convolutions and poolings, parameters and their gradients, and two gradient maps as large as the
-    largest output, which the layers share.
-    """
-    layers = vgg(batch, convolutions)
-    maps = input_nbytes(layers, frozenset({CONV, POOL}))
-    return maps + 2 * parameter_nbytes(convolutions) + 2 * max(layer.nbytes for layer in layers)
 
 
 def _weights(convolutions: int) -> Iterator[tuple[int, int, int]]:
@@ -64,6 +48,6 @@ def _weights(convolutions: int) -> Iterator[tuple[int, int, int]]:
             channels = outward
         side //= 2
     inward = channels * side**2
-    for width in CLASSIFIER:
+    for width in CLASSIFIER_WIDTHS:
         yield inward, 1, width
         inward = width

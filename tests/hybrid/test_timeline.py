@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fastio.hybrid import Hybrid, HybridError, LayerCosts, Plan, plan
 from fastio.hybrid.planning.backward import backward
+from fastio.hybrid.planning.costs import BUCKET
 from fastio.hybrid.simulation import machines
 from fastio.hybrid.simulation.machines import A100, Work
 from fastio.hybrid.simulation.timeline import COMPUTE, LANES, TO_GPU, TO_HOST, UPDATE, iterate
@@ -51,6 +52,14 @@ def test_iteration_equals_the_hand_computed_one() -> None:
     assert iterate(costs, kept, [1, 10]).iteration_s == 5 + 6 + 3 + 10 + 1, "both gradients have arrived"
     assert iterate(costs, kept, [1, 10], update_waits=True).iteration_s == 5 + 6 + 3 + 2 + 10 + 1
     assert iterate([], Plan((), 0, ())).iteration_s == 0
+
+
+def test_a_large_gradient_is_updated_in_pieces_as_they_arrive() -> None:
+    costs = [LayerCosts(8, 1, 1, 1, 1, nbytes=4 * BUCKET)]
+    seen = iterate(costs, Plan(("GFGB",), 9, ()), [12])
+    updates = [(span.start_s, span.end_s) for span in seen.spans if span.lane == UPDATE]
+    assert updates == [(12, 15), (15, 18), (18, 21), (21, 24)], "backward ends at 10, a piece arrives every 2 seconds"
+    assert iterate(costs, Plan(("GFGB",), 9, ()), [12], update_waits=True).iteration_s == 10 + 8 + 12
 
 
 def test_backward_waits_for_moves_that_exceed_the_window() -> None:

@@ -19,6 +19,7 @@ import fastio
 from fastio import _native
 from fastio.errors import FastIOError, PayloadError, ToolUnavailableError, UnsupportedError
 from fastio.offload.codecs import csr_cuda
+from fastio.offload.codecs.device_numbers import run
 from fastio.offload.codecs.encoding import CODECS, EXACT, Encoded, decode, encode, is_exact
 from fastio.runtime.native_errors import NativeError
 from offloading import gradients
@@ -395,7 +396,7 @@ def test_the_source_of_the_gpu_part_travels_with_the_package() -> None:
 @pytest.mark.skipif(csr_cuda.is_available(), reason="CuPy works here")
 def test_gpu_codec_without_cupy_raises_an_error_with_the_install_command() -> None:
     with pytest.raises(ToolUnavailableError, match="pip install"):
-        csr_cuda.pack(torch.zeros(1), 1, 4, 0)
+        run(csr_cuda.pack(torch.zeros(1), 1, 4, 0))
 
 
 @pytest.mark.cuda

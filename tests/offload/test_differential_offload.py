@@ -67,8 +67,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 @pytest.mark.parametrize(
     ("script", "examples", "least"),
     [
-        pytest.param("offload.py", 40, 400, id="offload"),
-        pytest.param("hybrid.py", 20, 60, id="hybrid"),
+        pytest.param("offload.py", 24, 240, id="offload"),
+        pytest.param("hybrid.py", 12, 36, id="hybrid"),
         pytest.param("offload.py", 200, 2000, id="offload-all", marks=pytest.mark.nightly),
         pytest.param("hybrid.py", 100, 300, id="hybrid-all", marks=pytest.mark.nightly),
     ],

@@ -17,6 +17,7 @@ import emulated_cupy
 from fastio import _native
 from fastio.devices import crc32_cuda
 from fastio.offload.codecs import csr_cuda
+from fastio.offload.codecs.device_numbers import run
 
 HOST = torch.device("cpu")
 DTYPES = {2: torch.float16, 4: torch.float32, 8: torch.float64}
@@ -44,7 +45,7 @@ def test_csr_payloads_are_those_of_the_cpu_codec(
     words = noise(elements * itemsize, seed).numpy().view(f"u{itemsize}")
     words[np.random.default_rng(seed).random(elements) >= density] = 0
     plain = torch.from_numpy(words.view(np.uint8)).view(DTYPES[itemsize])
-    payload = csr_cuda.pack(plain, elements, itemsize, 0.0)
+    payload = run(csr_cuda.pack(plain, elements, itemsize, 0.0))
     assert payload is not None
     expected = np.zeros(_native.csr_nbytes(elements, itemsize, int(np.count_nonzero(words))), np.uint8)
     _native.csr_encode(words.ctypes.data, elements, itemsize, expected.ctypes.data, len(expected))
@@ -61,7 +62,7 @@ def test_csr_payloads_are_those_of_the_cpu_codec(
 @pytest.mark.usefixtures("emulated")
 def test_csr_does_not_pack_below_the_least_ratio() -> None:
     assert csr_cuda.is_available()
-    assert csr_cuda.pack(torch.ones(1000), 1000, 4, 1.01) is None
+    assert run(csr_cuda.pack(torch.ones(1000), 1000, 4, 1.01)) is None
 
 
 @pytest.mark.usefixtures("emulated")
@@ -76,13 +77,13 @@ def test_csr_learns_from_one_number_whether_and_how_to_pack(elements: int, monke
     for name in ("__int__", "__bool__", "item", "tolist", "cpu"):
         monkeypatch.setattr(torch.Tensor, name, counting(getattr(torch.Tensor, name)))
     plain = torch.arange(elements) % 3
-    packed = csr_cuda.pack(plain, elements, 8, 0.0, torch.tensor(True))
+    packed = run(csr_cuda.pack(plain, elements, 8, 0.0, torch.tensor(True)))
     assert len(taken) == 1
-    assert csr_cuda.pack(plain, elements, 8, 0.0, torch.tensor(False)) is None
+    assert run(csr_cuda.pack(plain, elements, 8, 0.0, torch.tensor(False))) is None
     assert len(taken) == 2
     monkeypatch.undo()
     assert packed is not None
-    plainly = csr_cuda.pack(plain, elements, 8, 0.0)
+    plainly = run(csr_cuda.pack(plain, elements, 8, 0.0))
     assert plainly is not None
     assert torch.equal(packed, plainly)
 

@@ -12,7 +12,9 @@ import fastio
 import simulated
 from fastio.devices import Mark
 from fastio.errors import RefusedError
+from fastio.offload.codecs import csr
 from fastio.offload.stores.copies import CpuCopies, DeviceCopies
+from fastio.offload.stores.slab import Slab
 from fastio.offload.stores.tiers import ActivationLostError
 
 LAYERS, NBYTES = 8, 64 << 10
@@ -67,6 +69,92 @@ def test_host_waits_for_no_copy(tmp_path: Path, budget: int) -> None:
     assert torch.equal(found.cpu(), plain)
     assert offload.report().traffic["host"].reads > 0
     assert offload.saved_tensors_alive == 0
+    offload.close()
+
+
+def pack_on_device(plain: torch.Tensor, *_: Any, **__: Any) -> Any:
+    """As csr_cuda.pack, for whole rows, by operators that every device has."""
+    flat, kept = plain.view(-1), (plain != 0).view(-1)
+    count = yield kept.sum()
+    words = kept.view(-1, 32) * (2 ** torch.arange(32, device=plain.device))
+    in_row = kept.view(-1, 128).sum(1)
+    first = torch.argsort(kept.to(torch.int8), descending=True, stable=True).narrow(0, 0, count)
+    heads = [words.sum(1), in_row.cumsum(0) - in_row]
+    return torch.cat([*(one.to(torch.int32).view(torch.uint8) for one in heads), flat[first].view(torch.uint8)])
+
+
+@pytest.mark.simulated
+@pytest.mark.parametrize("host_budget", ["16MiB", 0])
+@pytest.mark.parametrize(("codec", "window"), [("csr", 0), ("csr", 8), ("csr", 64), ("fp16", 64)])
+def test_host_waits_for_no_number_that_a_codec_needs(
+    codec: Any, window: int, host_budget: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It needs the size of a packed tensor, and whether one may be rounded. Compute is slow here."""
+    monkeypatch.setattr(csr, "require", lambda device: None)
+    monkeypatch.setattr(csr, "pack", pack_on_device)
+    kernel_s = 0.02
+    simulated.configure_execution("never")
+    simulated.configure_time(True, call_seconds=1e-5)
+    simulated.configure(compute_bandwidth=2 * NBYTES / kernel_s)
+
+    def total(x: torch.Tensor) -> torch.Tensor:
+        y = x
+        for _ in range(LAYERS):
+            y = y.sin().relu()
+        return y.square().sum()
+
+    x = torch.randn(128, NBYTES // 512).to("simulated").requires_grad_()
+    (plain,) = torch.autograd.grad(total(x), x)
+    offload = made(tmp_path, budget=window * NBYTES, codec=codec, host_budget=host_budget)
+    for _ in range(6):
+        torch.simulated.synchronize()
+        before, encoded = len(simulated.trace()), offload.counts.encoded
+        with offload:
+            y = total(x)
+        torch.simulated.synchronize()
+        issued = [work.issued for work in simulated.trace()[before:] if "sin" in work.name]
+        (found,) = torch.autograd.grad(y, x)
+        assert torch.equal(found.cpu(), plain.cpu()) == (codec == "csr")
+        del y
+    assert len(issued) == LAYERS
+    if window == 64:  # a quarter has room for all
+        assert max(issued) - min(issued) < kernel_s
+    if window < 64 or codec == "fp16":
+        assert offload.counts.encoded > encoded
+    assert offload.saved_tensors_alive == 0
+    offload.close()
+
+
+@pytest.mark.simulated
+@pytest.mark.parametrize("late", ["random", "always"])
+@pytest.mark.parametrize("host_budget", ["16MiB", 0])
+def test_tensors_that_are_packed_late_come_back_in_order(
+    late: Any, host_budget: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csr, "require", lambda device: None)
+    monkeypatch.setattr(csr, "pack", pack_on_device)
+    simulated.configure_execution(late)
+
+    def total(x: torch.Tensor) -> torch.Tensor:
+        y, here, there = x, torch.simulated.current_stream(), torch.simulated.Stream()
+        for layer in range(4 * LAYERS):
+            if layer % 5 == 4:
+                here, there = there, here
+                here.wait_stream(there)
+            with torch.simulated.stream(here):
+                y = y.sin().relu()
+        torch.simulated.current_stream().wait_stream(here)
+        return y.square().sum()
+
+    x = torch.randn(128, NBYTES // 512).to("simulated").requires_grad_()
+    (plain,) = torch.autograd.grad(total(x), x)
+    offload = made(tmp_path, budget=24 * NBYTES, codec="csr", host_budget=host_budget)
+    for _ in range(6):
+        with offload:
+            y = total(x)
+        (found,) = torch.autograd.grad(y, x)
+        assert torch.equal(found.cpu(), plain.cpu())
+    assert offload.counts.encoded > 0
     offload.close()
 
 
@@ -180,6 +268,29 @@ def test_memory_of_released_graphs_is_used_again(tmp_path: Path) -> None:
         assert offload.saved_tensors_alive == 0
         assert torch.equal(gradient(x, offload), plain)
         assert "disk" not in offload.counts.traffic or not offload.counts.traffic["disk"].writes, turn
+    offload.close()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("simulated", marks=pytest.mark.simulated)])
+def test_host_memory_that_an_interrupt_lost_is_used_again(
+    tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(NBYTES // 4).to(device).requires_grad_()
+    plain = gradient(x).clone()
+    offload = made(tmp_path, host_budget=LAYERS * NBYTES)
+    take = Slab.resident
+
+    def interrupted(slab: Slab, nbytes: int) -> int:
+        take(slab, nbytes)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Slab, "resident", interrupted)
+        for _ in range(LAYERS):
+            with pytest.raises(KeyboardInterrupt):
+                gradient(x, offload)
+    assert torch.equal(gradient(x, offload), plain)
+    assert offload.counts.traffic["host"].writes == LAYERS
     offload.close()
 
 

@@ -26,6 +26,7 @@ CASES: dict[str, Any] = {  # store, settings, and the device if it is not the CP
     "all": (BlockStore, {"policy": "all"}),
     "flashneuron": (BlockStore, {"policy": "flashneuron", "budget": 3 * NBYTES, "host_budget": 6 * NBYTES}),
     "optimal": (BlockStore, {"policy": "optimal", "budget": 3 * NBYTES}),
+    "vdnn": (BlockStore, {"policy": "vdnn-all", "host_budget": 32 * NBYTES}, "simulated"),
     "tools": (ToolStore, {"policy": "all"}),
     "peer": (BlockStore, {"policy": "all", "budget": 3 * NBYTES}, "simulated"),
     "pinned": (partial(BlockStore, driver="threads"), {"policy": "all", "budget": 3 * NBYTES}, "simulated"),

@@ -223,34 +223,6 @@ def test_strict_paper_is_for_flashneuron_only(store: SlowStore) -> None:
         Offload(store=store, policy="optimal", strict_paper=True)
 
 
-def test_vdnn_says_when_a_model_has_no_layer_of_its_kinds(store: SlowStore) -> None:
-    offload = Offload(store=store, policy="vdnn-all")
-    x = torch.randn(64, 64, requires_grad=True)
-    with offload:
-        loss = x.sin().exp().sum()
-    loss.backward()
-    with pytest.warns(UserWarning, match="'vdnn-all' moves what convolution and pooling modules save"):
-        trained(nn.Identity(), lambda _: x.sin().exp().sum(), offload)
-
-
-def test_vdnn_moves_the_inputs_of_its_kinds_of_layers(store: SlowStore) -> None:
-    model, loss = cnn()
-    plain = trained(model, loss)
-    expected = {}
-    for policy in ("vdnn-conv", "vdnn-all"):
-        offload = Offload(model, store=store, policy=policy)
-        for _ in range(3):
-            torch.manual_seed(7)
-            trained(model, loss, offload)
-        planned = offload.report().planned
-        assert planned is not None
-        expected[policy] = set(planned.selected)
-        assert expected[policy]
-    assert expected["vdnn-conv"] < expected["vdnn-all"]
-    assert len(expected["vdnn-conv"]) == 3
-    assert plain
-
-
 def test_function_can_be_the_policy(store: SlowStore) -> None:
     model, loss = mlp()
     offload = Offload(store=store, policy=lambda blobs, need, seconds: [0], codec="none")

@@ -8,17 +8,11 @@ from torch import nn
 
 from fastio_bench.papers import vdnn_six
 from fastio_bench.papers.flashneuron_networks import densenet_1001, encoder, every, resnet_1922
-from fastio_bench.papers.vdnn_shapes import CONV, JOIN, POOL, Shaped, alexnet, googlenet, overfeat, six, vgg_16
-from fastio_bench.papers.vdnn_six import ALL, CONVOLUTIONS, DYNAMIC
-from fastio_bench.papers.vgg_shapes import parameter_nbytes, vgg
+from fastio_bench.papers.vdnn_shapes import CONV, JOIN, POOL, Shaped, alexnet, googlenet, overfeat, six
 from fastio_bench.workloads import shapes, shapes_vision
 
 
 class TestVdnn:
-    def test_vgg_equals_that_of_the_other_module(self) -> None:
-        assert vgg_16(64).layers == vgg(64)
-        assert vgg_16(64).parameter_nbytes == parameter_nbytes()
-
     def test_alexnet_has_the_parameters_of_torchvisions(self) -> None:
         assert sum(alexnet().weights) == shapes.parameters(shapes_vision.alexnet())
 
@@ -50,21 +44,28 @@ class TestVdnn:
     def test_a_network_wide_allocation_has_room_for_every_layer(self, own: Shaped) -> None:
         assert 0 < vdnn_six.unused(own) < 100
         assert 0 < vdnn_six.features(own) < 100
-        moved = sum(one.nbytes for one in vdnn_six.workload(own).activations)
-        assert moved == sum(own.layers[n].nbytes for n in own.kept)
+        assert own.classifier_nbytes < own.baseline_nbytes
 
     def test_memory_of_alexnet_is_the_papers(self) -> None:
-        assert alexnet().baseline_nbytes / 1e9 == pytest.approx(1.1, abs=0.05)
+        assert alexnet().baseline_nbytes / 1e9 == pytest.approx(1.1, abs=0.1)
 
     def test_policies_trade_memory_for_time(self) -> None:
-        for every_input, convolutions, dynamic in zip(
-            *map(vdnn_six.simulated, (ALL, CONVOLUTIONS, DYNAMIC)), strict=True
-        ):
-            assert every_input.most >= convolutions.most >= 0
-            assert every_input.average >= dynamic.average
-            assert dynamic.slowdown is not None
-            assert dynamic.slowdown >= 1
-        assert vdnn_six.lost(DYNAMIC) <= vdnn_six.lost(DYNAMIC, most=True) < 100
+        every, fast, convolutions, dynamic = (
+            vdnn_six.simulated(way) for way in ("vdnn-all (m)", "vdnn-all (p)", "vdnn-conv (m)", "vdnn-dyn")
+        )
+        for one, faster, other, chosen in zip(every, fast, convolutions, dynamic, strict=True):
+            assert one.most_nbytes <= min(faster.most_nbytes, other.most_nbytes)
+            assert one.average_nbytes <= min(faster.average_nbytes, other.average_nbytes, chosen.average_nbytes)
+            assert one.slowdown >= max(faster.slowdown, other.slowdown)
+            assert chosen.runs
+            assert 1 <= chosen.slowdown <= one.slowdown
+
+    def test_savings_and_losses_are_near_the_papers(self) -> None:
+        """Section V-A: 73 % of the most, 93 % of the average; section V-C: 97 % of the throughput, 82 % at worst."""
+        assert vdnn_six.saved("vdnn-all (m)") == pytest.approx(73, abs=3)
+        assert vdnn_six.saved("vdnn-all (m)", average=True) == pytest.approx(93, abs=3)
+        assert vdnn_six.lost("vdnn-dyn") == pytest.approx(3, abs=3)
+        assert max(one.slowdown for one in vdnn_six.simulated("vdnn-dyn")) <= 1.18
 
 
 class TestFlashNeuron:

@@ -235,7 +235,7 @@ def test_callable_policy_selects() -> None:
 
 
 def test_vdnn_selects_by_kind() -> None:
-    activations = [ActivationProfile(4, 0.1, kind=kind) for kind in ("conv", "pool", "conv", "fc")]
+    activations = [ActivationProfile(4, 0.1, kind=kind) for kind in ("conv", "pool", "conv", "fc", "")]
     assert plan(activations, 0, 1.0, "vdnn-all").selected == (0, 1, 2)
     assert plan(activations, 0, 1.0, "vdnn-conv").selected == (0, 2)
     assert plan(activations, 5, 1.0, "vdnn-dyn").selected == (0, 2)

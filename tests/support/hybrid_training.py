@@ -71,6 +71,22 @@ def rotated(by: int) -> Callable[[Sequence[LayerCosts]], list[str]]:
 PLANNERS: dict[str, Any] = {name: name for name in ("memferry", "optimal", "zero-offload")}
 PLANNERS |= {f"rotated {by}": rotated(by) for by in range(3)}
 
+OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    "adam": lambda m: torch.optim.Adam(m.parameters(), lr=3e-3, weight_decay=0.01, amsgrad=True),
+    "adam, fused": lambda m: torch.optim.Adam(m.parameters(), lr=3e-3, fused=True, amsgrad=True),
+    "adamw, fused": lambda m: torch.optim.AdamW(m.parameters(), lr=3e-3, fused=True),
+    "adamw, foreach": lambda m: torch.optim.AdamW(m.parameters(), lr=3e-3, foreach=True, maximize=True),
+    "sgd": lambda m: torch.optim.SGD(m.parameters(), lr=0.05),
+    "sgd, momentum": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "sgd, fused": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9, dampening=0.1, fused=True),
+    "adamw, two groups": lambda m: torch.optim.AdamW(
+        [
+            {"params": [p for p in m.parameters() if p.dim() > 1], "weight_decay": 0.1},
+            {"params": [p for p in m.parameters() if p.dim() <= 1], "weight_decay": 0.0, "lr": 1e-4},
+        ]
+    ),
+}
+
 
 @dataclass
 class Trained:

@@ -32,7 +32,7 @@ from fastio_bench.offload import timeline
 from fastio_bench.offload.accuracy import Accuracy
 from fastio_bench.offload.summary import Summary
 from fastio_bench.offload.training_job import Moved
-from fastio_bench.papers import batch_growth, offload_simulated, vdnn_networks
+from fastio_bench.papers import batch_growth, offload_simulated, vdnn_networks, vdnn_six
 from fastio_bench.peers import catalogue
 from fastio_bench.peers.goals import Goal
 from fastio_bench.report.table import SIMULATED, ResultTable
@@ -214,6 +214,7 @@ def imagined(folder: Path) -> Report:
         "capacities": [asdict(one) for one in offload_simulated.capacities(machine)],
         "courses": [asdict(one) for one in batch_growth.courses(machine)],
         "networks": [asdict(one) for one in vdnn_networks.networks()],
+        "saved": [asdict(one) for one in vdnn_six.means()],
     }
     trained = [Accuracy(way, (0.9, 0.8), ((2.0, 1.0), (2.5, 0.5))) for way in ("plain", "all, fp16")]
     report.findings["accuracy"] = [{**asdict(one), "mean": one.mean, "spread": one.spread} for one in trained]

@@ -59,6 +59,8 @@ with fastio.patch_torch(), fastio.patch_safetensors():
 
 with fastio.Checkpointer("run", keep=2, memory_budget="2GiB", when_busy="skip", policy=Dictionary()) as checkpointer:
     saved: fastio.SaveHandle = checkpointer.save(1, {"model": model}, metadata={"loss": 1.0})
+    written: fastio.SaveResult = saved.written.result(timeout=1.0)
+    done, total = saved.progress
     restored = checkpointer.restore(into={"model": model}, map_location="cpu")
     step: int = restored.step + 1 if restored else 0
 
@@ -73,7 +75,7 @@ hybrid.step()
 WRDic(mode="w")
 Writer("step", policy="auto", overwrite=False)
 HuggingFaceWriter("step", {"weight": 1}, save_distributed=True, durable=False)
-print(consolidate("step", "model", max_shard_size="5GB", group=True).verified)
+is_checked: bool = consolidate("step", "model", max_shard_size="5GB", group=True).verified
 Reader(Path("step"), progress=True)
 share_dictionaries("folder", mode="per_rank")
 

@@ -19,6 +19,7 @@ from fastio.devices.simulated.accelerator import SimulatedAccelerator, use
 from fastio.devices.simulated.build import why_not_buildable
 from fastio.devices.simulated.controls import (
     configure,
+    configure_convolutions,
     configure_execution,
     configure_time,
     error,
@@ -49,6 +50,7 @@ __all__ = [
     "c_library",
     "close_peer_window",
     "configure",
+    "configure_convolutions",
     "configure_execution",
     "configure_time",
     "crc32",

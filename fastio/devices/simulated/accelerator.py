@@ -23,6 +23,7 @@ class SimulatedAccelerator(Accelerator):
     def __init__(self) -> None:
         super().__init__("simulated")
         self._copy = memory.c_library().simulated_copy
+        self._workspace: torch.Tensor | None = None  # of the convolution that is issued
 
     def why_unavailable(self) -> tuple[str, str]:
         return "it was not loaded", "fastio.devices.simulated.use()"
@@ -39,6 +40,13 @@ class SimulatedAccelerator(Accelerator):
         except RuntimeError as error:
             raise RefusedError(f"no window: {error}") from error
         return SimpleNamespace(address=window, close=lambda: memory.close_peer_window(window))
+
+    def begin_convolution(self, device: torch.device, nbytes: int, fastest: bool) -> None:
+        if fastest and controls.workspaces():
+            self._workspace = torch.empty(int(nbytes * controls.workspaces()), dtype=torch.uint8, device=device)
+
+    def end_convolution(self) -> None:
+        self._workspace = None
 
     def current_stream(self, device: torch.device) -> Stream:
         index: int | None = device.index

@@ -25,6 +25,7 @@ _DEFAULTS: dict[str, float] = {
 }
 
 _loaded = False
+_workspaces = 0.0
 
 
 def load() -> None:
@@ -104,6 +105,20 @@ def configure_time(modelled: bool, *, call_seconds: float = 10e-6) -> None:
     _OPS.configure_time(modelled, call_seconds)
 
 
+def configure_convolutions(workspaces: float) -> None:
+    """Set the workspace of the fastest algorithm for convolutions, over the bytes of a convolution's input.
+
+    Only what chooses algorithms (policy "vdnn-dyn" of :class:`fastio.Offload`) allocates it; the kernels are the same.
+    """
+    global _workspaces
+    _workspaces = workspaces
+
+
+def workspaces() -> float:
+    """What :func:`configure_convolutions` set; 0 in a new process."""
+    return _workspaces
+
+
 def reset() -> None:
     """Wait for the devices, forget errors and the trace, and set the parameters that a new process has."""
     _OPS.reset()
@@ -112,6 +127,7 @@ def reset() -> None:
             _OPS.configure(number, name, value)
     configure_execution()
     configure_time(False)
+    configure_convolutions(0.0)
 
 
 def error() -> str:

@@ -1,4 +1,7 @@
-"""Cuts parameters into chunks, the unit of an update. Pure, except for the tensor views it makes."""
+"""Cuts parameters into chunks, the unit of an update. Pure, except for the tensor views it makes.
+
+One parameter that is larger than a chunk is cut, too: the embedding's gradient, made last, is often the largest.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,6 @@ import torch
 from fastio.hybrid.memory.flat_buffer import ALIGNMENT, lay_out
 from fastio.hybrid.memory.gradient import Gradient
 from fastio.hybrid.memory.layers import Slot
-
-BUCKET = 32 << 20  # bytes of parameters: an update this long hides the gradient copies of the next chunk
 
 
 @dataclass(eq=False)
@@ -31,6 +32,11 @@ class Part:
     def slot(self) -> Slot:
         """The parameter's slot."""
         return self.gradient.slot
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the whole parameter."""
+        return self.stop - self.start == self.slot.host.numel()
 
     @property
     def nbytes(self) -> int:
@@ -56,11 +62,6 @@ def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
-def whole_parameters(gradients: Iterable[Gradient], bucket: int = BUCKET) -> list[Chunk]:
-    """Return chunks of whole parameters, the model's last ones first: backward finishes those first."""
-    return _packed((_part(one, 0, one.host.numel()) for one in gradients), bucket)
-
-
 def cut_parameters(gradients: Sequence[Gradient], most: int) -> list[Chunk]:
     """Return chunks of at most ``most`` bytes (a multiple of 4096); larger parameters are cut at cache lines."""
 
@@ -71,6 +72,11 @@ def cut_parameters(gradients: Sequence[Gradient], most: int) -> list[Chunk]:
                 yield _part(one, start, min(start + step, one.host.numel()))
 
     return _packed(parts(), most)
+
+
+def whole(gradient: Gradient) -> Part:
+    """Return a parameter as one part."""
+    return _part(gradient, 0, gradient.host.numel())
 
 
 def _part(gradient: Gradient, start: int, stop: int) -> Part:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,9 +16,9 @@ from fastio.hybrid.memory.layers import Slot
 class Gradient:
     """A parameter's gradient. ``host`` is its place in host memory, ``device_view`` the same as compute sees it.
 
-    ``on_host``: the plan puts it there. ``host_copy``: its copy to that place. ``early``: if that was made in backward,
-    the copied tensor and its fingerprint. ``times``: backward passes that added to it since the last step; ``usual``:
-    the number before the last step.
+    ``on_host``: the plan puts it there. ``host_copies``: its copies to that place, of ``BUCKET`` bytes each. ``early``:
+    if they were begun in backward, the copied tensor and its fingerprint. ``times``: backward passes that added to it
+    since the last step; ``usual``: the number before the last step.
     """
 
     slot: Slot
@@ -25,7 +26,7 @@ class Gradient:
     host: torch.Tensor
     device_view: torch.Tensor
     on_host: bool = False
-    host_copy: PendingCopy | None = None
+    host_copies: Sequence[PendingCopy] = ()
     early: tuple[torch.Tensor, torch.Tensor] | None = None
     times: int = 0
     usual: int = 1

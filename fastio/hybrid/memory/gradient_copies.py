@@ -27,11 +27,13 @@ import torch
 from torch.nn import Module
 
 from fastio.hybrid.errors import HybridError
-from fastio.hybrid.memory.device_memory import DeviceMemory
+from fastio.hybrid.memory.chunks import in_memory_order
+from fastio.hybrid.memory.device_memory import DeviceMemory, PendingCopy
 from fastio.hybrid.memory.flat_buffer import FlatBuffer
 from fastio.hybrid.memory.gradient import Gradient
 from fastio.hybrid.memory.gradient_moves import GradientMoves
 from fastio.hybrid.memory.layers import Slot
+from fastio.hybrid.planning import costs
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _ROW = 1024
@@ -109,9 +111,9 @@ class GradientCopies:
                 continue
             # If more backward passes than usual added to it, its copy was too early only this time.
             gradient.useless |= gradient.early is not None and gradient.times == gradient.usual
-            gradient.host_copy = None
+            gradient.host_copies = ()
             if not gradient.is_in_host_memory():
-                gradient.host_copy = self.device_memory.copy_to_host(gradient.host, _grad(gradient).detach())
+                gradient.host_copies = self._begin_copies(gradient, _grad(gradient).detach())
                 self.counts.copied += 1
 
     def finish_moves(self) -> None:
@@ -122,16 +124,16 @@ class GradientCopies:
         """Return the parameters that backward has reached since the last step."""
         return {parameter for parameter, gradient in self.by_parameter.items() if gradient.times}
 
-    def finish(self, gradient: Gradient) -> torch.Tensor:
-        """Wait for a gradient and return it in host memory."""
-        if gradient.host_copy is not None:
-            gradient.host_copy.wait()
+    def finish(self, gradient: Gradient, stop: int) -> torch.Tensor:
+        """Return a gradient in host memory, after a wait for its elements before ``stop``, in memory order."""
+        for copy in gradient.host_copies[: -(-stop * gradient.host.element_size() // costs.BUCKET)]:
+            copy.wait()
         return gradient.host
 
     def end_step(self) -> None:
         """End a step: count backward passes anew."""
         for gradient in self.by_parameter.values():
-            gradient.host_copy = gradient.early = None
+            gradient.host_copies, gradient.early = (), None
             gradient.usual, gradient.times = gradient.times or gradient.usual, 0
 
     def close(self) -> None:
@@ -156,11 +158,23 @@ class GradientCopies:
                 self._move(gradient, grad)
             elif self._copies_early(gradient):
                 gradient.early = grad, fingerprint(grad)
-                gradient.host_copy = self.device_memory.copy_to_host(gradient.host, grad)
+                gradient.host_copies = self._begin_copies(gradient, grad)
                 self.counts.early += 1
         if gradient.on_host:
             start = gradient.slot.offset
             self.flat_buffer.forget(start, start + gradient.slot.nbytes)
+
+    def _begin_copies(self, gradient: Gradient, grad: torch.Tensor) -> list[PendingCopy]:
+        """Begin to copy a gradient to its place, in pieces whose update does not wait for the others."""
+        host = gradient.host
+        if host.nbytes <= costs.BUCKET or grad.stride() != host.stride():
+            return [self.device_memory.copy_to_host(host, grad)]
+        to, of = in_memory_order(host), in_memory_order(grad)
+        step = costs.BUCKET // host.element_size()
+        return [
+            self.device_memory.copy_to_host(to[start : start + step], of[start : start + step])
+            for start in range(0, host.numel(), step)
+        ]
 
     def _move(self, gradient: Gradient, grad: torch.Tensor) -> None:
         if self._moves.begin(gradient, grad):

@@ -6,7 +6,8 @@ layer that was copied in forward, although its parameter is back in host memory 
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 
@@ -46,18 +47,20 @@ class SavedParameter:
         return empty.set_(base.untyped_storage(), offset // empty.element_size(), self._shape, self._stride)
 
 
-class ParameterHooks:
-    """The two hooks of :class:`torch.autograd.graph.saved_tensors_hooks`. Only parameters are replaced."""
+class ParameterPack:
+    """A pack hook of :class:`torch.autograd.graph.saved_tensors_hooks` that replaces parameters.
 
-    def __init__(self, locator: ParameterLocator) -> None:
+    ``beneath``: the pack hook of an Offload, which gets all other tensors (and knows this hook by that name). Without
+    one they are kept.
+    """
+
+    __slots__ = ("_locator", "beneath")
+
+    def __init__(self, locator: ParameterLocator, beneath: Callable[[torch.Tensor], Any] = Kept) -> None:
         self._locator = locator
+        self.beneath = beneath
 
-    def pack(self, tensor: torch.Tensor) -> Kept | SavedParameter:
-        """The pack hook."""
+    def __call__(self, tensor: torch.Tensor) -> Any:
+        """Return what autograd keeps: its ``unpack`` returns the tensor."""
         place = self._locator.find(tensor)
-        return Kept(tensor) if place is None else SavedParameter(self._locator, *place, tensor)
-
-    @staticmethod
-    def unpack(packed: Kept | SavedParameter) -> torch.Tensor:
-        """The unpack hook."""
-        return packed.unpack()
+        return self.beneath(tensor) if place is None else SavedParameter(self._locator, *place, tensor)

@@ -20,9 +20,10 @@ from torch.nn import Module
 from fastio.hybrid.memory.device_memory import DeviceMemory
 from fastio.hybrid.memory.flat_buffer import ALIGNMENT, FlatBuffer, shaped
 from fastio.hybrid.memory.layers import Layer, Slot
-from fastio.hybrid.memory.saved_parameters import ParameterHooks
+from fastio.hybrid.memory.saved_parameters import ParameterPack
 from fastio.hybrid.planning.costs import DFGB, DHA, GFGB
-from fastio.offload.autograd.hooks import REPORTS_TOP_HOOKS, PushedHooks, allows_hooks, top_hooks
+from fastio.offload.autograd.hooks import REPORTS_TOP_HOOKS, PushedHooks, allows_hooks, top_hooks, unpack
+from fastio.offload.autograd.module_hooks import is_offloading
 
 
 @dataclass
@@ -57,7 +58,6 @@ class ShadowModel:
         self._switched: list[Slot] = []
         self._hooked: list[bool] = []  # whether hooks were pushed, per running module, innermost last
         self._hooks = PushedHooks()
-        self._saved = ParameterHooks(self)
         self._places: dict[int, tuple[list[int], list[Slot]]] = {}
         self.copied = CopyCount()
         for layer in layers:
@@ -89,10 +89,7 @@ class ShadowModel:
                 if slot.device is not None:
                     self._switched.append(slot)
                     slot.parameter.data = slot.device
-        # Other hooks take precedence, because they save more than parameters; backward then reads host memory.
-        self._hooked.append(is_copied and torch.is_grad_enabled() and _no_other_hooks())
-        if self._hooked[-1]:
-            self._hooks.push(self._saved.pack, self._saved.unpack)
+        self._hooked.append(is_copied and torch.is_grad_enabled() and self._push_hooks())
 
     def leave(self, module: Module, arguments: Any, output: Any) -> None:
         """Begin the copies for backward that are due."""
@@ -158,6 +155,23 @@ class ShadowModel:
         slot.layer.device_copy.wait()
         return slot.device
 
+    def _push_hooks(self) -> bool:
+        """Push the hooks for saved parameters, if saved-tensor hooks are allowed (``disable_saved_tensors_hooks``).
+
+        An Offload's hooks get all other tensors. Hooks of others take precedence, because they save more than
+        parameters; backward then reads host memory. So it does with torch 2.6, which does not report hooks.
+        """
+        if not REPORTS_TOP_HOOKS or not allows_hooks():
+            return False
+        top = top_hooks()
+        if top is None:
+            self._hooks.push(ParameterPack(self), unpack)
+        elif is_offloading(top[0]):
+            self._hooks.push(ParameterPack(self, top[0]), top[1])
+        else:
+            return False
+        return True
+
     def _copy(self, layer: Layer) -> None:
         for device, host in layer.runs:  # one engine, in order: waiting for the last copy is enough
             layer.device_copy = self._device_memory.copy_to_device(device, host)
@@ -204,14 +218,6 @@ def _runs(slots: Sequence[Slot]) -> list[list[Slot]]:
         else:
             runs.append([slot])
     return runs
-
-
-def _no_other_hooks() -> bool:
-    """Return whether saved-tensor hooks are allowed (see ``disable_saved_tensors_hooks``) and none are active.
-
-    torch 2.6 does not report active hooks, so the result is False there.
-    """
-    return REPORTS_TOP_HOOKS and allows_hooks() and top_hooks() is None
 
 
 def _in_backward() -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -20,15 +19,13 @@ from fastio.hybrid.memory.freed_memory import FreedMemory
 from fastio.hybrid.memory.gradient import Gradient
 from fastio.hybrid.memory.gradient_copies import GradientCopies
 from fastio.hybrid.optimizer.cpu_optimizer import CpuOptimizer
-from fastio.hybrid.optimizer.update_states import updated
+from fastio.hybrid.optimizer.update_states import State, cut_state, updated
 from fastio.memory.staging_buffers import HostMemory
 from fastio.offload.stores.block_store import BLOCK, BlockStore
 
 CHUNK = 8 << 20  # bytes of parameters
 BUFFERS = 8  # chunks being read, updated or written at a time, half of them ahead
 MOST_TENSORS = 3  # of state per parameter: Adam with amsgrad
-
-State = dict[str, Any]
 
 
 class SsdStates:
@@ -111,7 +108,7 @@ class SsdStates:
                 continue
             for part, state in states.items():
                 if state:
-                    self._keep(chunk, 0, part, _part_of(part, state))
+                    self._keep(chunk, 0, part, cut_state(part, state))
             self._write(chunk, 0)
             self._store.wait(chunk.number)
         self._writing = [None] * BUFFERS
@@ -163,7 +160,7 @@ class SsdStates:
     ) -> None:
         states: dict[torch.Tensor, State] = {}
         for part in parts:
-            part.master.grad = part.of(gradients.finish(part.gradient))
+            part.master.grad = part.of(gradients.finish(part.gradient, part.stop))
             numbers, names = self._kept.get(part, ({}, []))
             states[part.master] = {**numbers, **{name: self._view(chunk, buffer, name, part) for name in names}}
         try:
@@ -221,18 +218,6 @@ class SsdStates:
                 self._store.free(number)
         self._names.clear()
         self._kept.clear()
-
-
-def _part_of(part: Part, state: State) -> State:
-    """Return a parameter's state, cut to a part of it."""
-    cut_state: State = {}
-    for name, value in state.items():
-        if isinstance(value, torch.Tensor) and value.shape == part.slot.host.shape and value.dim() > 0:
-            laid = value if value.stride() == part.slot.host.stride() else torch.empty_like(part.slot.host).copy_(value)
-            cut_state[name] = part.of(laid)
-        else:
-            cut_state[name] = value.clone() if isinstance(value, torch.Tensor) else value
-    return cut_state
 
 
 def _blocks(nbytes: int) -> int:

@@ -17,6 +17,9 @@ place in forward and copied before backward."""
 
 MODES = (GFGB, DHA, DFGB)
 
+BUCKET = 32 << 20
+"""Bytes of gradients that are copied to the host, and updated, at a time: an update this long hides the next copies."""
+
 
 class GpuBudgetError(FastIOError, ValueError):
     """No plan keeps to the GPU bytes that are allowed."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fastio.hybrid.planning.backward import backward
 from fastio.hybrid.planning.backward_prefetch import copies
-from fastio.hybrid.planning.costs import DHA, GFGB, LayerCosts, forward_ends
+from fastio.hybrid.planning.costs import BUCKET, DHA, GFGB, LayerCosts, forward_ends
 from fastio.hybrid.planning.plan import Plan
 
 COMPUTE, TO_GPU, TO_HOST, UPDATE = LANES = ("compute", "to the GPU", "to the host", "update on the CPU")
@@ -49,8 +49,8 @@ def iterate(
 
     A gradient takes as long to the host as its layer's parameters to the GPU. Those in host memory move beside backward
     (see :mod:`fastio.hybrid.planning.backward`); the others follow backward, or are copied beside it if none moves. The
-    update begins when backward ends and continues as gradients arrive; with ``update_waits`` it begins when all have
-    arrived (ZeRO-Offload).
+    update begins when backward ends and continues as gradients arrive, in pieces of ``BUCKET`` bytes; with
+    ``update_waits`` it begins when all have arrived (ZeRO-Offload).
     """
     layers = range(len(costs))
     ends = forward_ends(costs, plan.modes)
@@ -63,18 +63,22 @@ def iterate(
     run = backward(costs, plan.modes, plan.gradients_on_host, forward_s, late)
     spans += [Span(COMPUTE, i, "backward", *span) for i, span in run.computing.items()]
     spans += [Span(TO_HOST, i, "gradient", *span) for i, span in run.moving.items()]
-    arrived = {i: end for i, (_, end) in run.moving.items()}
+    copying = dict(run.moving)
     engine = run.end_s if run.moving else 0.0
     for i in reversed(layers):
         if i not in plan.gradients_on_host:
             start = max(engine, run.computing[i][1])
-            engine = arrived[i] = start + costs[i].copy_s
+            engine = start + costs[i].copy_s
+            copying[i] = start, engine
             spans.append(Span(TO_HOST, i, "gradient", start, engine))
-    cpu = max(arrived.values(), default=0.0) if update_waits else run.end_s
+    cpu = max((end for _, end in copying.values()), default=0.0) if update_waits else run.end_s
     for i in reversed(layers):
-        start = max(cpu, arrived[i])
-        cpu = start + (update_s[i] if update_s is not None else 0.0)
-        spans.append(Span(UPDATE, i, "update", start, cpu))
+        pieces = max(1, -(-costs[i].nbytes // BUCKET))
+        begun, ended = copying[i]
+        for piece in range(1, pieces + 1):
+            start = max(cpu, ended if piece == pieces else begun + (ended - begun) * piece / pieces)
+            cpu = start + (update_s[i] / pieces if update_s is not None else 0.0)
+            spans.append(Span(UPDATE, i, "update", start, cpu))
     on_gpu = sum(costs[i].nbytes for i in layers if plan.modes[i] != DHA)
     on_gpu += sum(costs[i].nbytes for i in layers if i not in plan.gradients_on_host) + run.moving_nbytes
     return Timeline(tuple(spans), forward_s, run.end_s - forward_s, max(cpu, run.end_s, engine), on_gpu)

@@ -5,30 +5,30 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
 from fastio import devices
 from fastio.memory.raw_memory import storage_bytes
 from fastio.offload.autograd.compute_times import ComputeTimes
+from fastio.offload.autograd.convolution_algorithms import ConvolutionAlgorithms
 from fastio.offload.autograd.hooks import Kind
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
-from fastio.offload.autograd.trace import RECOMPUTED, OperatorCall, SavedRecord, Trace, dominant_kind, kind_of
+from fastio.offload.autograd.trace import RECOMPUTED, OperatorCall, SavedRecord, Trace
 from fastio.offload.autograd.version_counters import counter_of, witness_of
 from fastio.offload.autograd.views import Span, span_to_save
 from fastio.offload.planning.history import Run
+from fastio.offload.planning.layers import Prefetching
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.prefetch import Order
-from fastio.offload.planning.profile import Placement, Profile
+from fastio.offload.planning.profile import BY_LAYER, Placement, Profile
 from fastio.offload.report import Iteration
-
-if TYPE_CHECKING:
-    from fastio.offload.autograd.thread_pass import ThreadPass
 
 # Index at the store. Counted per process, because managers may share a store.
 _indices = itertools.count()
 
+_current_node: Any = torch._C._current_autograd_node  # that backward runs in this thread; None outside of it
 _CPU = torch.device("cpu")
 _BATCH = 1 << 20  # bytes: more would begin too late, and less tells an accelerator more often
 
@@ -46,6 +46,8 @@ class ForwardPass:
         self.kept_nbytes = 0  # of saved tensors that the plan keeps in memory
         self.resized: frozenset[int] = frozenset()  # ordinals whose storage the program resizes: these stay
         self.order: Order | None = None
+        self.prefetching: Prefetching | None = None  # if the policy brings tensors back layer by layer
+        self.algorithms: ConvolutionAlgorithms | None = None  # if the policy chooses those of convolutions
         self._planner = planner
         self._profile: Profile | None = None
         self._diverged = False  # from the profile: everything else moves out, whatever the plan says
@@ -74,7 +76,6 @@ class ForwardPass:
         storage: torch.UntypedStorage,
         nbytes: int,
         touched: Span,
-        here: ThreadPass,
     ) -> tuple[SavedTensor, bool]:
         """Return the SavedTensor that holds the tensor's bytes, and whether it is new. The storage has ``nbytes``.
 
@@ -97,8 +98,6 @@ class ForwardPass:
         if known is not None:
             for saved in known:
                 if saved.source_nbytes == nbytes and saved.span.covers(touched):
-                    kinds, ordinal = self.trace.kinds, saved.ordinal
-                    kinds[ordinal] = dominant_kind(kinds[ordinal], kind_of(here.innermost, tensor.dtype))
                     return saved, False
         span = touched if touched.nbytes == nbytes else span_to_save(touched, nbytes, accelerator is None)
         ordinal = len(self.trace.saved)
@@ -106,7 +105,7 @@ class ForwardPass:
         saved = SavedTensor(
             self, ordinal, next(_indices), storage, nbytes, span, witness, device, accelerator, stream, key
         )
-        self._record(ordinal, span.nbytes, tensor.dtype, here)
+        self._record(ordinal, span.nbytes, tensor.dtype)
         self.saved_tensors[ordinal] = saved
         if known is None:
             self._by_bytes[key] = [saved]
@@ -114,7 +113,7 @@ class ForwardPass:
             known.append(saved)
         return saved, True
 
-    def _record(self, ordinal: int, nbytes: int, dtype: torch.dtype, here: ThreadPass) -> None:
+    def _record(self, ordinal: int, nbytes: int, dtype: torch.dtype) -> None:
         """Record a new saved tensor. In the steady state it is the one that the profile has at this place."""
         planned = self._planned
         if ordinal < len(planned):
@@ -125,7 +124,7 @@ class ForwardPass:
         if planned:
             self._planned, self.is_steady, self.batch_nbytes = (), False, 0
             self.trace.end_following()
-        self.trace.add(SavedRecord(nbytes, dtype, self._elapsed() - self._waited_s), kind_of(here.innermost, dtype))
+        self.trace.add(SavedRecord(nbytes, dtype, self._elapsed() - self._waited_s))
 
     def saved_with(self, key: tuple[int, int, int]) -> Sequence[SavedTensor]:
         """Return the saved tensors that hold bytes of this storage, version counter and version."""
@@ -168,7 +167,9 @@ class ForwardPass:
                 self._times = ComputeTimes()
             elif profile is not None and profile.placements:
                 self._planned, self.is_steady = profile.trace.saved, not waits
-                if self.is_steady and self._is_accelerated:
+                if self._planner.policy in BY_LAYER:
+                    self._follow_layers(profile)
+                elif self.is_steady and self._is_accelerated:
                     self.batch_nbytes = self._batch_for(profile.trace)
                 self.trace.follow(profile.trace)
         elif profile is not None and not self._diverged:
@@ -196,6 +197,19 @@ class ForwardPass:
                 return Placement(True, waits, placement.encodes)
             self.keep(saved, True)
         return placement
+
+    def _follow_layers(self, profile: Profile) -> None:
+        layers = profile.trace.layers
+        self.prefetching = Prefetching(layers, profile.selected)
+        if profile.trials is not None and self._is_accelerated:
+            sizes = [saved.nbytes for saved in profile.trace.saved]
+            accelerator = devices.of(self._device)
+            self.algorithms = ConvolutionAlgorithms(profile.trials, layers, accelerator, self._device, sizes)
+
+    def is_read(self, saved: SavedTensor) -> Placement | None:
+        """Another operator saved these bytes: return how they move, if it is the last one."""
+        saved.readers -= 1
+        return self._profile.placements[saved.ordinal] if saved.readers == 0 and self._profile is not None else None
 
     def _batch_for(self, trace: Trace) -> int:
         """Return the bytes to transfer at once; 0 if that is less than two activations, as they are on average."""
@@ -255,6 +269,8 @@ class ForwardPass:
             self.follow_order()
         if self._planned:
             self.trace.end_following()
+        if self.algorithms is not None:
+            self.algorithms.end()
         if self._profile is None:
             self.trace.resized = frozenset(i for i, saved in self.saved_tensors.items() if saved.was_resized)
         if not self.refused:  # failed transfers have no useful times
@@ -262,6 +278,11 @@ class ForwardPass:
             self._set_times()
         self._forward_done = True
         self._end()
+
+    def abandon(self) -> None:
+        """End a forward pass that raised an exception."""
+        if self.algorithms is not None:
+            self.algorithms.release()
 
     def follow_order(self) -> None:
         """Expect backward to use the recorded order, or the reverse order if none is recorded."""
@@ -291,6 +312,8 @@ class ForwardPass:
             self._times.used(ordinal, self._device)
         trace = self.trace
         trace.uses.append(ordinal)
+        if not self.is_steady and (node := _current_node()) is not None:
+            trace.record_operator(ordinal, node.name(), node._sequence_nr())
         if ordinal not in trace.used_s:
             since = time.perf_counter() - iteration.forward_ended_s - (self._stalled_s - run.stalled_s)
             trace.used_s[ordinal] = since if since > 0.0 else 0.0
@@ -299,7 +322,10 @@ class ForwardPass:
             self.follow_order()
             order = self.order
         assert order is not None, "follow sets it"
-        return order.used(ordinal)
+        expected = order.used(ordinal)
+        if self.algorithms is not None and expected:
+            self.algorithms.used(order.position - 1)
+        return expected
 
     def record_served(self) -> None:
         """Record that backward has the saved tensor it needed."""
@@ -315,6 +341,8 @@ class ForwardPass:
         if same is not None and (len(same) > 1 or same[0] is not saved):
             self._by_bytes[saved.key] = [one for one in same if one is not saved]
         if not self.saved_tensors:
+            if self.algorithms is not None:
+                self.algorithms.end()
             self._end()
 
     def _set_times(self) -> None:
@@ -361,4 +389,6 @@ class ForwardPass:
             run.forward_s = self._profile.trace.forward_s
             run.backward_s = max(self._profile.trace.used_s.values(), default=0.0)
         self._profile.history.add(run)
+        if self._profile.trials is not None and self._planned:
+            self._profile.trials.ended = True
         self._planner.backward_ended(self._profile)

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from fastio.offload.manager import Offload
 
 
+def is_offloading(pack: Any) -> bool:
+    """Return whether a pack hook is that of an Offload in this thread."""
+    return any((here := one.here()) is not None and here.pack is pack for one in list(_IN_USE))
+
+
 class ModuleHooks:
     """The passes of the threads that run under one Offload, by thread.
 
@@ -58,7 +63,7 @@ class ModuleHooks:
         """Bytes of the tensors of all threads whose operators have not been seen to return."""
         nbytes = 0
         for one in tuple(self._passes.values()):
-            nbytes += one.moves_nbytes
+            nbytes += one.moves_nbytes + one.packing_nbytes
         return nbytes
 
     def install(self, owner: Offload, here: ThreadPass) -> None:
@@ -117,7 +122,11 @@ class ModuleHooks:
                 "them at once: offloading them costs time and hardly lowers the peak memory",
             )
         top = hooks.top_hooks()  # torch 2.6 does not report it: no warning there
-        if top is not None and top[0] is not here.pack and torch._C._current_graph_task_id() == -1:
+        if (
+            top is not None
+            and here.pack not in (top[0], getattr(top[0], "beneath", None))  # beneath Hybrid's, which pass on to it
+            and torch._C._current_graph_task_id() == -1
+        ):
             self._warn_of_other_hooks(top[0], name)
 
     def _leave(self, _module: Module, _arguments: Any, output: Any) -> None:

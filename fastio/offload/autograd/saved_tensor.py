@@ -47,7 +47,7 @@ class SavedTensor:
 
     __slots__ = (
         *("step", "ordinal", "index", "key", "version", "witness", "source", "source_nbytes", "span", "nbytes"),
-        *("device", "accelerator", "stream", "live", "state", "handles", "kept"),
+        *("device", "accelerator", "stream", "live", "state", "handles", "kept", "readers"),
         *("tier", "recipe", "view", "encoded", "payload", "stored_nbytes", "computed", "lead", "sent"),
         *("block", "batch", "copied"),
         *("buffer", "home", "fetched_s", "arrived", "ready"),
@@ -87,6 +87,7 @@ class SavedTensor:
         self.state = State.RESIDENT
         self.handles: set[HandleRef | Hold] = set()  # that graphs still hold, or what is made from these bytes
         self.kept = False  # the plan keeps it in memory
+        self.readers = 0  # operators that will save it too, before it moves
 
         # Moved out, by its tier.
         self.tier: DiskTier | HostTier | RecomputeTier | None = None
@@ -97,6 +98,7 @@ class SavedTensor:
         self.block: int | None = None  # the address of the bytes in host memory
         self.batch = 0  # of copies that are issued together; 0: of none
         self.copied: devices.Mark | None = None  # on a GPU: the end of the copy to host memory
+        self.computed: devices.Event | None = None  # on a GPU: the bytes are there, if that is known
 
         # Read back.
         self.buffer: Buffer | None = None  # strong: bytes that were read back, or are being read
@@ -111,7 +113,6 @@ class SavedTensor:
         self.handed_out: tuple[WeakStorage, int] | None = None
 
     # Set by the tiers that use them:
-    computed: devices.Event | None  # on a GPU: the bytes to write are there
     lead: int  # bytes before the span that are transferred with it
     sent: int  # address of the bytes when their write began
     fetched_s: float  # when the latest copy back began

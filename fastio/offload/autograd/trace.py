@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -10,12 +11,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fastio.offload.planning.layers import BackwardLayers
 from fastio.offload.planning.overlap import ActivationProfile
 from fastio.offload.planning.step import RecomputeOption
 
 DISK, HOST = "disk", "host"  # the tiers
 RECOMPUTED = "recomputed"  # no tier: not stored
 LATENCY_S = 0.001  # allowed for a transfer beyond its bytes / bandwidth
+_CONVOLUTION = re.compile("Conv(?!ert)")  # those of cuDNN, MKLDNN, MIOpen, transposed or not, have it in their names
 
 
 class SavedRecord(NamedTuple):
@@ -49,7 +52,7 @@ class Trace:
     """The saved tensors of a forward pass in the order they were made, and the order in which backward uses them."""
 
     saved: list[SavedRecord] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)  # "" until backward uses it
     transfer_s: list[float] = field(default_factory=list)  # as stored, including the codec's time
     pack_s: list[float] = field(default_factory=list)  # the codec's time
     ratio: list[float] = field(default_factory=list)  # raw bytes over stored bytes
@@ -60,16 +63,27 @@ class Trace:
     working_set: int = 0  # most bytes that one operator saved
     recomputable: dict[int, RecomputeOption] = field(default_factory=dict)  # those that gave the same bits
     makers: dict[int, Maker] = field(default_factory=dict)  # if operators were recorded
+    layers: BackwardLayers = field(default_factory=BackwardLayers)
     resized: frozenset[int] = frozenset()  # those whose storage the program resized before the forward pass ended
 
-    def add(self, saved: SavedRecord, kind: str) -> None:
+    def add(self, saved: SavedRecord) -> None:
         """Add a saved tensor, which has not moved."""
         self.saved.append(saved)
-        self.kinds.append(kind)
+        self.kinds.append("")
         self.transfer_s.append(0.0)
         self.pack_s.append(0.0)
         self.ratio.append(1.0)
         self.tiers.append("")
+
+    def record_operator(self, ordinal: int, operator: str, number: int) -> None:
+        """Record that a node of autograd uses a saved tensor in backward: the one named ``operator``, by its number.
+
+        Of several operators that saved the same bytes, a convolution decides, then a pooling, then the one used first.
+        """
+        kind = kind_of(operator, self.saved[ordinal].dtype)
+        self.layers.record(len(self.uses) - 1, ordinal, kind, number)
+        kinds = self.kinds[ordinal], kind
+        self.kinds[ordinal] = next((kind for kind in ("conv", "pool", *kinds) if kind and kind in kinds), "")
 
     def follow(self, other: Trace) -> None:
         """Take over what another pass with the same saved tensors knew, for those to come too."""
@@ -149,15 +163,14 @@ def _weighted_median(weighted: list[tuple[float, float]]) -> float:
     return 0.0
 
 
-def kind_of(module: str, dtype: torch.dtype) -> str:
-    """Return the kind of layer whose input a tensor is, from the class of the module that saved it; "" for indices."""
+def kind_of(operator: str, dtype: torch.dtype) -> str:
+    """Return the kind of layer whose feature map a tensor is, by the node of autograd that saved it; "" for indices.
+
+    ``F.conv2d`` counts as ``nn.Conv2d`` does, and so do functions of the user with such names.
+    """
     if not (dtype.is_floating_point or dtype.is_complex):
         return ""
-    if module.startswith("Conv"):
+    name = operator.split("Backward", maxsplit=1)[0]
+    if _CONVOLUTION.search(name):
         return "conv"
-    return "pool" if "Pool" in module else module.lower()
-
-
-def dominant_kind(one: str, other: str) -> str:
-    """Return the kind that decides if two layers save the same bytes: convolution, then pooling, then the first."""
-    return next((kind for kind in ("conv", "pool") if kind in (one, other)), one)
+    return "pool" if "Pool" in name else name.lower()

@@ -7,6 +7,7 @@ import torch
 from fastio._native import csr_count, csr_decode, csr_encode, csr_nbytes
 from fastio.errors import FastIOError, ToolUnavailableError
 from fastio.offload.codecs import csr_cuda
+from fastio.offload.codecs.device_numbers import Steps
 from fastio.offload.stores import fresh_memory
 from fastio.runtime.native_errors import NativeError
 
@@ -36,7 +37,9 @@ def require(device: torch.device) -> None:
         raise ToolUnavailableError("csr", f"it has no kernels for {device.type} devices")
 
 
-def pack(plain: torch.Tensor, least_ratio: float = 0.0, valid: torch.Tensor | None = None) -> torch.Tensor | None:
+def pack(
+    plain: torch.Tensor, least_ratio: float = 0.0, valid: torch.Tensor | None = None
+) -> Steps[torch.Tensor | None]:
     """Return the payload of a contiguous tensor, as uint8 on its device; None if it is not worth packing.
 
     None if it cannot be packed (elements of one byte, more than 2**32 - 1 of them), or if the ratio would be below
@@ -49,8 +52,8 @@ def pack(plain: torch.Tensor, least_ratio: float = 0.0, valid: torch.Tensor | No
         return None
     require(plain.device)
     if plain.is_cuda:
-        return csr_cuda.pack(plain, elements, itemsize, least_ratio, valid)
-    if valid is not None and not bool(valid):
+        return (yield from csr_cuda.pack(plain, elements, itemsize, least_ratio, valid))
+    if valid is not None and not (yield valid):
         return None
     address = plain.data_ptr()
     if least_ratio > 0 and not _sample_pays(address, elements, itemsize, least_ratio):

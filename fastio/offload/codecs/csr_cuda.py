@@ -6,6 +6,7 @@ import torch
 
 from fastio._native import csr_nbytes
 from fastio.devices.cupy_kernels import Kernels
+from fastio.offload.codecs.device_numbers import Steps
 
 _KERNELS = Kernels("csr", "fastio.offload.codecs", "csr.cu")
 
@@ -22,11 +23,11 @@ def require() -> None:
 
 def pack(
     plain: torch.Tensor, elements: int, itemsize: int, least_ratio: float, valid: torch.Tensor | None = None
-) -> torch.Tensor | None:
+) -> Steps[torch.Tensor | None]:
     """Return the payload of a contiguous CUDA tensor; None below ``least_ratio``, and if ``valid`` (a bool) is False.
 
-    Runs on the current stream of the tensor's device and waits for it: the host must know the number of non-zeros to
-    allocate memory. Raises ToolUnavailableError without CuPy.
+    Runs on the current stream of the tensor's device. The host must know the number of non-zeros to allocate memory:
+    it is asked for once. Raises ToolUnavailableError without CuPy.
     """
     _KERNELS.require()
     rows = (elements + 127) // 128
@@ -36,7 +37,7 @@ def pack(
         _KERNELS.launch(f"csr_find_{itemsize}", rows, plain.device, plain, elements, bits, ends)
         ends.cumsum_(0)
     found = ends[-1:] if rows else torch.zeros(1, dtype=torch.int64, device=plain.device)
-    nonzeros = int(found if valid is None else torch.where(valid, found, -1))  # the only wait
+    nonzeros = yield found if valid is None else torch.where(valid, found, -1)
     if nonzeros < 0:
         return None
     nbytes = csr_nbytes(elements, itemsize, nonzeros)

@@ -38,6 +38,7 @@ import torch
 from fastio import devices
 from fastio.errors import PayloadError, ToolUnavailableError, UnsupportedError, kind_of
 from fastio.offload.codecs import csr, exponents
+from fastio.offload.codecs.device_numbers import Steps, run
 from fastio.offload.stores import fresh_memory
 
 EXACT = ("none", "csr", "lossless", "exponents")
@@ -97,6 +98,11 @@ def encode(tensor: torch.Tensor, codec: Codec) -> Encoded:
     Raises ValueError for an unknown codec, UnsupportedError for a tensor that is not plain dense memory, and
     ToolUnavailableError as :func:`require` does.
     """
+    return run(encode_in_steps(tensor, codec))
+
+
+def encode_in_steps(tensor: torch.Tensor, codec: Codec) -> Steps[Encoded]:
+    """As :func:`encode`, in steps: on a GPU the caller need not wait for the numbers that the host must know."""
     _check(codec)
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"tensor is {kind_of(tensor)}: expected a torch.Tensor")
@@ -108,11 +114,13 @@ def encode(tensor: torch.Tensor, codec: Codec) -> Encoded:
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     used: str = codec
     rounded, valid = _round(plain, _ROUNDED[codec]) if codec in _ROUNDED else (None, None)
-    packed = csr.pack(rounded, valid=valid) if rounded is not None and codec == "csr+fp16" else None
-    if rounded is not None and (packed is not None or bool(valid)):
+    packed = None
+    if rounded is not None and codec == "csr+fp16":
+        packed = yield from csr.pack(rounded, valid=valid)
+    if rounded is not None and valid is not None and (packed is not None or (yield valid)):
         payload = _bytes(rounded) if packed is None else packed
     else:
-        used, packed = _pack(plain, codec)
+        used, packed = yield from _pack(plain, codec)
         payload = _bytes(plain) if packed is None else packed
     ratio = plain.nbytes / payload.nbytes if payload.nbytes else 1.0
     return Encoded(used, tuple(tensor.shape), tensor.dtype, tensor.device, payload.nbytes, ratio, payload)
@@ -175,14 +183,14 @@ def _as(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return fresh_memory.empty(tuple(tensor.shape), dtype, tensor.device).copy_(tensor)
 
 
-def _pack(plain: torch.Tensor, codec: str) -> tuple[str, torch.Tensor | None]:
+def _pack(plain: torch.Tensor, codec: str) -> Steps[tuple[str, torch.Tensor | None]]:
     """Return the exact codec that was used, and its payload; None for the bytes."""
     packed = None
     if codec == "csr":
-        packed = csr.pack(plain)
+        packed = yield from csr.pack(plain)
     elif codec in {"lossless", "exponents", "csr+fp16"}:
         with contextlib.suppress(ToolUnavailableError):
-            packed = csr.pack(plain, PAYING_RATIO)
+            packed = yield from csr.pack(plain, PAYING_RATIO)
     if packed is not None:
         return "csr", packed
     if codec == "exponents":

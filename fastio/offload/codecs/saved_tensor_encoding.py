@@ -9,42 +9,66 @@ import torch
 from fastio import devices
 from fastio.offload.autograd.buffer import Buffer
 from fastio.offload.autograd.saved_tensor import SavedTensor, under_its_stream, used_on_current_stream
+from fastio.offload.autograd.thread_pass import PendingMove
 from fastio.offload.autograd.views import View
-from fastio.offload.codecs.encoding import Codec, decode, encode, is_exact
+from fastio.offload.codecs.device_numbers import Stepwise
+from fastio.offload.codecs.encoding import Codec, Encoded, decode, encode_in_steps, is_exact
 from fastio.offload.out_of_memory import is_out_of_memory
 
 _NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
-def pack(saved: SavedTensor, view: View, codec: Codec) -> bool:
-    """Replace the live bytes by the codec's payload if that is smaller; return whether it did.
+class Packing:
+    """Replaces the live bytes of a saved tensor by the codec's payload, if that is smaller.
 
     Rounding codecs skip what looks like statistics: tensors with one dimension, or whose last dimension is 1.
     """
+
+    def __init__(self, move: PendingMove, codec: Codec) -> None:
+        self.move = move
+        self.saved = move[0]
+        self._steps = _steps_of(move[0], move[1], codec)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor, and of what a codec may have made of it so far."""
+        return self.saved.nbytes * 3 // 2
+
+    def advance(self, wait: bool) -> bool:
+        """Go on until the device has to tell a number first, or to the end (``wait``). Return whether it has ended."""
+        saved, steps = self.saved, self._steps
+        if steps is None:
+            return True
+        try:
+            with under_its_stream(saved):
+                if not steps.advance(wait):
+                    return False
+                saved.ready = _now(saved)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return True  # memory is nearly full: the plain bytes are moved
+        encoded: Encoded = steps.result
+        if encoded.codec != "none" and encoded.nbytes < saved.nbytes:
+            saved.replace_by_payload(dataclasses.replace(encoded, payload=_NOTHING), encoded.payload)
+        return True
+
+
+def _steps_of(saved: SavedTensor, view: View, codec: Codec) -> Stepwise | None:
+    """Return how to encode a saved tensor; None if it is not."""
     if (
         saved.live is None
         or codec == "none"
         or saved.span.start % view.dtype.itemsize
         or saved.nbytes % view.dtype.itemsize
     ):
-        return False
+        return None
     if not is_exact(codec) and (len(view.shape) < 2 or view.shape[-1] == 1):
         codec = "csr" if "csr" in codec else "none"
     count = saved.nbytes // view.dtype.itemsize
     start = saved.span.start // view.dtype.itemsize
     flat = torch.empty(0, dtype=view.dtype, device=saved.device).set_(saved.live, start, (count,), (1,))
-    try:
-        with under_its_stream(saved):
-            encoded = encode(flat, codec)
-            saved.ready = _now(saved)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        return False  # memory is nearly full: the plain bytes are moved
-    if encoded.codec == "none" or encoded.nbytes >= saved.nbytes:
-        return False
-    saved.replace_by_payload(dataclasses.replace(encoded, payload=_NOTHING), encoded.payload)
-    return True
+    return Stepwise(encode_in_steps(flat, codec), saved.accelerator, saved.device)
 
 
 def unpack(saved: SavedTensor, payload: torch.Tensor) -> Buffer:

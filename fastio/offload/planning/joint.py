@@ -20,7 +20,9 @@ from fastio.offload.planning.step import Step
 
 EXACT = 7  # activations for which all choices are tried
 _STARTS = 8  # numbers of recomputed activations from which the search starts
-_EVALUATED = 150_000  # activations looked at in one search
+_EVALUATED = 900_000  # activations looked at in a search
+_TRIES = 150  # changes, for each activation
+_HOTTEST = 0.005  # of a step: by how much a change may lengthen it at first
 _SMALL = 2000  # times smaller than all together: such an activation is not worth a change
 
 
@@ -44,8 +46,7 @@ def joint(step: Step, need_bytes: int) -> Choice:
         return search.choice(frozenset(), frozenset())
     if len(step.activations) <= EXACT:
         return search.best_of_all()
-    starts = sorted(set(search.starts()), key=lambda choice: choice.seconds)
-    return min((search.improved(start) for start in starts[:3]), key=lambda choice: choice.seconds)
+    return search.improved(min(search.starts(), key=lambda choice: choice.seconds))
 
 
 class _Search:
@@ -105,40 +106,28 @@ class _Search:
                 need -= self.nbytes[i]
         return frozenset(first) if need <= 0 else self.moved_beside(recomputed)
 
-    def improved(self, choice: Choice) -> Choice:
-        """Change one activation at a time, or one for another, as long as that saves time."""
-        count = len(self.nbytes)
-        left = _EVALUATED // count
-        freed = sum(self.nbytes[i] for i in (*choice.moved, *choice.recomputed))
-        improving = True
-        while improving and left > 0:
-            improving = False
-            for change in self._changes(choice):
-                moved, recomputed = set(choice.moved), set(choice.recomputed)
-                now = freed
-                for i, way in change:
-                    now -= self.nbytes[i] if i in moved or i in recomputed else 0
-                    moved.discard(i)
-                    recomputed.discard(i)
-                    if way:
-                        (moved if way == 1 else recomputed).add(i)
-                        now += self.nbytes[i]
-                if now < self.need:
-                    continue
-                left -= 1
-                other = self.choice(moved, recomputed, choice.seconds)
-                if other.seconds < choice.seconds * (1 - 1e-12):
-                    choice, freed, improving = other, now, True
-                if left <= 0:
-                    break
-        return choice
+    def improved(self, start: Choice) -> Choice:
+        """Change one or two activations at a time, by simulated annealing (Kirkpatrick et al. 1983).
 
-    def _changes(self, choice: Choice) -> Iterable[tuple[tuple[int, int], ...]]:
-        """Changes to try: activations with their new way (0: keep, 1: move, 2: recompute)."""
-        ways = {i: (0, 1, 2) if i in self.step.options else (0, 1) for i in self.large}
-        yield from (((i, way),) for i in self.large for way in ways[i])
-        leaving = {*choice.moved, *choice.recomputed}
-        pairs = [(i, j) for i in self.large for j in self.large if i in leaving and i != j]
-        random.Random(0).shuffle(pairs)  # there may be more than are tried
-        for i, j in pairs:
-            yield from (((i, 0), (j, way)) for way in ways[j][1:])
+        Changes that lengthen the step are accepted too, ever less of them: each saves only beside some others.
+        """
+        chance = random.Random(0)
+        ways = {i: (0, 1, 2) if i in self.step.options else (0, 1) for i in self.large}  # 0: keep, 1: move
+        now = dict.fromkeys(start.moved, 1) | dict.fromkeys(start.recomputed, 2)
+        freed = sum(self.nbytes[i] for i in now)
+        best, seconds = start, start.seconds
+        hottest = _HOTTEST * (self.step.forward_s + self.step.backward_s)
+        tries = min(_EVALUATED // len(self.nbytes), _TRIES * len(self.nbytes))
+        for left in range(tries, 0, -1):
+            changed = {i: chance.choice(ways[i]) for i in chance.choices(self.large, k=2)}
+            freeing = freed + sum(self.nbytes[i] * ((way > 0) - (now.get(i, 0) > 0)) for i, way in changed.items())
+            if freeing < self.need or all(now.get(i, 0) == way for i, way in changed.items()):
+                continue
+            other = {**now, **changed}
+            moved, recomputed = ({i for i, way in other.items() if way == kind} for kind in (1, 2))
+            limit = seconds - hottest * left / tries * math.log(1 - chance.random())
+            choice = self.choice(moved, recomputed, limit)
+            if choice.seconds < limit:
+                now, freed, seconds = other, freeing, choice.seconds
+                best = min(best, choice, key=lambda one: one.seconds)
+        return best

@@ -12,9 +12,10 @@ import torch
 
 from fastio.errors import kind_of
 from fastio.offload.autograd.trace import SavedRecord, Trace
-from fastio.offload.planning.profile import UNPLANNED, Profile, Settings
+from fastio.offload.planning.profile import BY_LAYER, UNPLANNED, Profile, Settings
 from fastio.offload.planning.schedule import POLICIES, Policy, policy_name
 from fastio.offload.planning.tiering import least_worth_moving
+from fastio.offload.planning.trials import Trials
 from fastio.sizes import format_size
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _WINDOW = 24 << 20  # least bytes that wait for their write, and bytes read ahead, without a budget
 
 _STATIC = ("vdnn-all", "vdnn-conv")  # they move what they move, whatever the budget
+_BY_BACKWARD = ("optimal", *BY_LAYER)  # a plan needs what backward tells of the saved tensors
 
 _REMEMBERED = 32  # profiles, of some 45 KB each; the least recently used are forgotten
 
@@ -59,6 +61,7 @@ class Planner:
         self._memory = memory
         self.profiling_waited_s = 0.0  # seconds that profiled passes waited for transfers
         self.tightened = 0  # times that memory ran out and a budget was halved
+        self.retried = 0  # times that memory ran out and another pass of "vdnn-dyn" is tried
         self._current: Profile | None = None  # that the latest pass follows
         self._measured: Profile | None = None  # whose peak is being measured
         self._profiles: OrderedDict[Key, Profile | None] = OrderedDict()  # least recently used first; None: warmed up
@@ -66,7 +69,7 @@ class Planner:
         self.least: int | None = None  # bytes: smaller activations on an accelerator stay; None: not known yet
         # Of all threads, and those whose graphs live on. No WeakSet: an interrupt in its callbacks would be lost.
         self._passes: list[ref[ForwardPass]] = []
-        self._warned = False
+        self._warned = self._warned_of_nothing = False
         self._least_window = _WINDOW  # without a budget
         # Whether the bytes in transfer are limited to those that are of use, not to a part of the budget.
         self._keeps_window = budget is None and policy in UNPLANNED
@@ -123,9 +126,15 @@ class Planner:
         try:
             if self._memory is not None:
                 self._look_at(self._memory)
+            self._answer_trials()
             self._plan()
         finally:
             self._set_limits()
+
+    def _answer_trials(self) -> None:
+        for profile in self._profiles.values():
+            if profile is not None and profile.trials is not None and profile.trials.answer():
+                profile.planned = False
 
     def _plan(self) -> None:
         for profile in self._profiles.values():
@@ -174,6 +183,11 @@ class Planner:
 
     def _halve(self) -> bool:
         profile, budget = self._current, self.budget
+        if profile is not None and profile.trials is not None and profile.timed and profile.placements:
+            profile.planned = False
+            again = profile.trials.failed()
+            self.retried += again
+            return again
         if profile is None or not profile.timed or not budget:
             return False
         self.tightened += 1
@@ -183,8 +197,10 @@ class Planner:
         return True
 
     def advice(self) -> str:
-        """Return what to do if memory runs out, though the budget was made smaller: its size, and a cure."""
+        """Return how a step ran again if memory runs out in it, and a cure."""
         profile, budget = self._current, self.budget
+        if profile is not None and profile.trials is not None:
+            return "by each of vDNN's passes, down to the one with the least memory: use a smaller batch"
         tried = "" if budget is None else f" ({format_size(budget)})"
         if profile is None or budget is None or budget // 2 < profile.trace.working_set:
             cure = "little of it is saved tensors; use a smaller batch"
@@ -192,7 +208,7 @@ class Planner:
             cure = "saved tensors may still have that much of it; give budget=, and less than that"
         else:
             cure = "saved tensors may still have that much of it; give Offload a smaller budget=, or none"
-        return f"{tried}, and memory ran out again: {cure}"
+        return f"twice, the second time with a smaller budget{tried}, and memory ran out again: {cure}"
 
     def answer_out_of_memory(self) -> None:
         """Memory ran out, and that was answered: the next pass does not ask what to do about it."""
@@ -216,6 +232,7 @@ class Planner:
             first = next((saved for saved in trace.saved if saved.nbytes >= least), first)  # of the passes to come
         key = (first.nbytes, first.dtype)
         made = Profile(trace, timed=not accelerated or self.policy == "fastensor")
+        made.trials = Trials() if self._tries else None
         if profile is None:
             warmed_up = not accelerated or key in self._profiles
             return self._remember(key, trace, made if warmed_up else None)
@@ -251,14 +268,17 @@ class Planner:
             )
 
     def _is_untried(self, profile: Profile) -> bool:
-        """Whether no backward has tried yet what can be recomputed: the pass is profiled again."""
-        return self.policy == "optimal" and not profile.planned and not profile.trace.uses
+        """Whether no backward has told yet what can be recomputed, or which operators saved what: profile it again."""
+        return self.policy in _BY_BACKWARD and not profile.planned and not profile.trace.uses
 
     def _warn_of_nothing(self) -> None:
-        layers = "convolution" if self.policy == "vdnn-conv" else "convolution and pooling"
+        if self._warned_of_nothing:
+            return
+        self._warned_of_nothing = True
+        inputs = "the inputs of convolutions" if self.policy == "vdnn-conv" else "feature maps"
         warnings.warn(
-            f"policy {self.policy!r} moves what {layers} modules save, and this forward pass has none: nothing is "
-            f"moved. Use policy 'flashneuron' or 'all'",
+            f"policy {self.policy!r} moves {inputs}, and this forward pass saves none: nothing is moved. Use policy "
+            f"'flashneuron' or 'all'",
             UserWarning,
             stacklevel=5,  # the code around the with statement
         )
@@ -284,9 +304,14 @@ class Planner:
     def _fits(self) -> bool:
         """Whether budgets are chosen to fit the device. On the CPU, policies without a plan take little memory."""
         memory = self._memory
-        if self._settings.budget is not None or memory is None:
+        if self._settings.budget is not None or memory is None or self._tries:
             return False
         return memory.is_accelerated or self.policy not in UNPLANNED
+
+    @property
+    def _tries(self) -> bool:
+        """Whether passes are tried until one does not run out of memory."""
+        return self.policy == "vdnn-dyn" and self._settings.budget is None
 
     @property
     def _measures(self) -> bool:

@@ -16,8 +16,10 @@ from fastio.offload.planning.schedule import Policy, Schedule, plan, schedule_of
 from fastio.offload.planning.step import Step
 from fastio.offload.planning.tiering import host_room, not_worth_moving, soonest, whole_pages
 from fastio.offload.planning.timeline import Timeline
+from fastio.offload.planning.trials import Trials
 
 UNPLANNED = ("all", "fastensor")  # policies that need no profile
+BY_LAYER = ("vdnn-all", "vdnn-conv", "vdnn-dyn")  # policies that move, wait and prefetch layer by layer
 _CHANGED = 8  # tensors go to another tier if the room for them on the host changed by more than an eighth
 _BY_NEED = ("flashneuron", "optimal")  # without a budget, they select as if nothing could stay
 
@@ -43,12 +45,17 @@ class Settings:
 
 
 class Placement(NamedTuple):
-    """Where a saved tensor goes: whether it moves, waits for that and is encoded. ``tier``: "" for any with room."""
+    """Where a saved tensor goes: whether it moves, waits for that and is encoded. ``tier``: "" for any with room.
+
+    ``readers``: it moves when so many operators have saved it, and what follows the last one waits for that (vDNN); 0:
+    it moves at once, and nothing waits.
+    """
 
     moves: bool
     waits: bool = False
     encodes: bool = False
     tier: str = ""
+    readers: int = 0
 
 
 @dataclass
@@ -75,6 +82,7 @@ class Profile:
     history: History = field(default_factory=History)
     placements: list[Placement] = field(default_factory=list)  # of its activations, decided once
     ratios: tuple[float, ...] = field(init=False)
+    trials: Trials | None = None  # under "vdnn-dyn" without a budget
     pace: float | None = None  # the seconds of later passes, over those of the profiled one
     _host_room: int = 0  # bytes
 
@@ -137,10 +145,15 @@ class Profile:
             self.recompute_room = step.room(choice.recomputed)
             self.schedule = schedule_of(activations, choice.moved, trace.forward_s, choice.recomputed)
         else:
-            self.schedule = plan(activations, need, trace.forward_s, settings.policy, settings.strict_paper)
+            self.schedule = plan(activations, need, trace.forward_s, self._policy(settings), settings.strict_paper)
         self.recomputed = self.schedule.recomputed
         self.selected = frozenset(self.schedule.selected)
         return self.schedule.status == "fits"
+
+    def _policy(self, settings: Settings) -> str | Policy:
+        if self.trials is None:
+            return settings.policy
+        return _keep_all if self.trials.offloading == "none" else f"vdnn-{self.trials.offloading}"
 
     @property
     def recomputing_calls(self) -> frozenset[OperatorCall]:
@@ -216,9 +229,15 @@ class Profile:
         self.hosted = soonest(self.trace.stored(), leaving, self._host_room)
         waits = settings.policy == "fastensor"
         selected, hosted = frozenset(self.selected), frozenset(self.hosted)
+        readers = self.trace.layers.readers() if settings.policy in BY_LAYER else {}
         self.placements = [
-            Placement(i in selected, waits, ratio > 1, HOST if i in hosted else DISK)
+            Placement(i in selected, waits, ratio > 1, HOST if i in hosted else DISK, readers.get(i, 0))
             if i not in self.recomputed
             else Placement(False, tier=RECOMPUTED)
             for i, ratio in enumerate(self.trace.ratio)
         ]
+
+
+def _keep_all(activations: Sequence[ActivationProfile], need_bytes: int, forward_s: float) -> tuple[int, ...]:
+    """The policy by which everything stays."""
+    return ()

@@ -1,28 +1,37 @@
-"""vDNN's policies (section III): which layers' inputs leave. Pure.
+"""vDNN's policies (section III-C): which layers' inputs X leave. Pure.
 
 An in-place activation has no input of its own to move: its layer is not listed here, or counts with the layer that made
-its input. The classifier stays.
+its input. Out of place, its feature map leaves as any other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from fastio.offload.planning.overlap import ActivationProfile
 
-CONV = "conv"
-POOL = "pool"
-KINDS = {"none": frozenset[str](), "conv": frozenset({CONV}), "all": frozenset({CONV, POOL})}
+CONV, POOL = "conv", "pool"
+CLASSIFIER = "fc"  # what the models of the paper's networks call its layers, which stay (section IV-A)
+
+Offloading = Literal["none", "conv", "all"]
+
+
+def leaves(kind: str, offloading: Offloading) -> bool:
+    """Return whether the inputs of layers of a kind leave. "" is the kind of what is no feature map: indices, masks."""
+    if offloading == "all":
+        return kind not in ("", CLASSIFIER)
+    return offloading == "conv" and kind == CONV
 
 
 def vdnn_all(activations: Sequence[ActivationProfile]) -> tuple[int, ...]:
-    """Return the inputs of convolution and pooling layers: the least memory."""
-    return _of_kinds(activations, KINDS["all"])
+    """Return the inputs of every layer: the least memory."""
+    return _leaving(activations, "all")
 
 
 def vdnn_conv(activations: Sequence[ActivationProfile]) -> tuple[int, ...]:
     """Return the inputs of convolutions only, which compute long enough to hide a transfer."""
-    return _of_kinds(activations, KINDS["conv"])
+    return _leaving(activations, "conv")
 
 
 def vdnn_dyn(activations: Sequence[ActivationProfile], need_bytes: int) -> tuple[int, ...]:
@@ -36,5 +45,5 @@ def vdnn_dyn(activations: Sequence[ActivationProfile], need_bytes: int) -> tuple
     return vdnn_all(activations)
 
 
-def _of_kinds(activations: Sequence[ActivationProfile], kinds: frozenset[str]) -> tuple[int, ...]:
-    return tuple(i for i, activation in enumerate(activations) if activation.kind in kinds)
+def _leaving(activations: Sequence[ActivationProfile], offloading: Offloading) -> tuple[int, ...]:
+    return tuple(i for i, activation in enumerate(activations) if leaves(activation.kind, offloading))

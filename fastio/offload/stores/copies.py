@@ -62,10 +62,19 @@ class CpuCopies:
         streaming_copy(address, host, nbytes)
         return None
 
-    def out_in_batch(self, address: int, host: int, nbytes: int, computed_by: Stream | None, batch: int) -> Mark | None:
+    def out_in_batch(
+        self,
+        address: int,
+        host: int,
+        nbytes: int,
+        computed_by: Stream | None,
+        batch: int,
+        computed: Event | None = None,
+    ) -> Mark | None:
         """Begin to copy as ``out`` does. Copies of one ``batch`` are issued with no compute between them; 0: with some.
 
-        Returns the mark that follows the copy; None if it has ended.
+        A copy follows all that is queued on ``computed_by``, or only the event ``computed``. Returns the mark that
+        follows the copy; None if it has ended.
         """
         self.out(address, host, nbytes)
         return None
@@ -130,13 +139,26 @@ class DeviceCopies(CpuCopies):
             self._copy(self._back, address, host, nbytes, False)
             return self._back.record_event()
 
-    def out_in_batch(self, address: int, host: int, nbytes: int, computed_by: Stream | None, batch: int) -> Mark:
+    def out_in_batch(
+        self,
+        address: int,
+        host: int,
+        nbytes: int,
+        computed_by: Stream | None,
+        batch: int,
+        computed: Event | None = None,
+    ) -> Mark:
         """See :class:`CpuCopies`. All copies of a batch have one mark, which is set when the next batch begins."""
         with _REFUSED:
             known, stream, mark = self._batch
+            if computed is not None:
+                batch = 0
             if batch == 0 or batch != known or mark.is_set or stream != computed_by:
                 mark.set()
-                self._out.wait_stream(computed_by)
+                if computed is None:
+                    self._out.wait_stream(computed_by)
+                else:
+                    self._out.wait_event(computed)
                 mark = Mark(self._out, mark.number + 1)
                 self._batch = batch, computed_by, mark
             began = self._timed_event() if self.times_next else None

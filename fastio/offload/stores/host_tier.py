@@ -31,6 +31,8 @@ from fastio.offload.stores.tiers import STORE_ERRORS, Tier
 if TYPE_CHECKING:
     from fastio.offload.autograd.forward_pass import ForwardPass
 
+_TRUSTED = 4  # copies: the fastest of the last ones tells the bandwidth, as one may be held up for reasons of its own
+
 
 class HostTier(Tier):
     """Moves saved tensors to at most ``nbytes`` of host memory and back; see the module's docstring.
@@ -52,9 +54,18 @@ class HostTier(Tier):
         # of each pass, of the largest tensors: that of a small one is no bandwidth.
         self._timed: tuple[ForwardPass, DeviceCopies] | None = None
         self._least_timed = 0  # bytes
+        self._bandwidths: deque[float] = deque(maxlen=_TRUSTED)
 
-    def begin_pass(self) -> None:
-        """Begin a pass: tell the one before of the copy whose time was taken, if that has ended."""
+    def begin_pass(self, is_idle: bool) -> None:
+        """Begin a pass: tell the one before of the copy whose time was taken, if that has ended.
+
+        ``is_idle``: no saved tensor is alive. Blocks that an interrupt lost are free again then.
+        """
+        if is_idle:
+            free = {block for blocks in self._free.values() for block, _ in blocks}
+            if len(free) < self._slab.count:
+                self._synchronize()
+                self._slab.keep(free)
         if self._timed is None:
             self._least_timed = 0
             return
@@ -62,7 +73,8 @@ class HostTier(Tier):
         with contextlib.suppress(*STORE_ERRORS):  # a device that failed says so to what uses the bytes
             bandwidth = None if copies.timed is None else copies.timed.bandwidth()
             if bandwidth is not None:
-                step.record_bandwidth("host write", bandwidth)
+                self._bandwidths.append(bandwidth)
+                step.record_bandwidth("host write", max(self._bandwidths))
                 self._timed = None
 
     def move_out(self, saved: SavedTensor, waits: bool) -> bool:
@@ -75,13 +87,15 @@ class HostTier(Tier):
             copies = self._copies.get(saved.device) or self._copies_of(saved)
             if not self._reserve(saved):
                 return False
+            saved.sent = saved.address  # first: after an interrupt, what has a tier knows it
             saved.tier = self
             assert saved.block is not None, "it was reserved"
-            saved.sent = saved.address
             if self._timed is None and saved.stored_nbytes >= self._least_timed and isinstance(copies, DeviceCopies):
                 self._timed, self._least_timed = (saved.step, copies), saved.stored_nbytes
                 copies.times_next = True
-            saved.copied = copies.out_in_batch(saved.sent, saved.block, saved.stored_nbytes, saved.stream, saved.batch)
+            saved.copied = copies.out_in_batch(
+                saved.sent, saved.block, saved.stored_nbytes, saved.stream, saved.batch, saved.computed
+            )
             if waits and saved.copied is not None:
                 copies.wait(saved.copied.set())
         except STORE_ERRORS as error:

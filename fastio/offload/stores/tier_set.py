@@ -50,14 +50,17 @@ class TierSet:
         self._hosts: dict[devices.Accelerator | None, HostTier] = {}
         self._slab_limits: dict[str, int] = {}  # by device: the most bytes of a slab in its memory
 
-    def begin_pass(self, window: int, transit: int) -> None:
-        """Begin a pass in which ``window`` bytes may wait for their write, and ``transit`` be written and read."""
+    def begin_pass(self, window: int, transit: int, is_idle: bool) -> None:
+        """Begin a pass in which ``window`` bytes may wait for their write, and ``transit`` be written and read.
+
+        ``is_idle``: no saved tensor is alive.
+        """
         self._window, self._transit = window, transit
         self.loaded.recount()
         for disk in self.disks.values():
             disk.begin_pass(window, transit)
         for host in self._hosts.values():
-            host.begin_pass()
+            host.begin_pass(is_idle)
 
     def move_out(self, saved: SavedTensor, where: str, limit: int, waits: bool) -> str:
         """Begin to move a tensor out, to the tier ``where``; "" for host memory. Return the name of its tier.

@@ -1,0 +1,91 @@
+"""Hybrid beside an Offload of the same model: parameters are Hybrid's, all other saved tensors Offload's."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fastio
+from fastio.hybrid import Hybrid, manager
+from fastio.offload.autograd.hooks import REPORTS_TOP_HOOKS
+from hybrid_training import LateDeviceMemory, assert_same_bits, cloned, one_thread
+
+WIDTH, DEPTH, ROWS = 32, 4, 64  # 8 KiB of activations: more than Offload's least
+
+pytestmark = pytest.mark.skipif(not REPORTS_TOP_HOOKS, reason="this torch does not report saved-tensor hooks")
+
+
+class Counting(LateDeviceMemory):
+    """Counts the copies that compute waited for."""
+
+    used = 0
+
+    def copy_to_device(self, device: torch.Tensor, host: torch.Tensor) -> Any:
+        pending: Any = super().copy_to_device(device, host)
+        wait = pending.wait
+
+        def counted() -> None:
+            self.used += pending._pair is not None
+            wait()
+
+        pending.wait = counted
+        return pending
+
+
+class Run:
+    """Three steps with all layers in ``mode``, under an Offload or not."""
+
+    def __init__(
+        self, mode: str | None, folder: Path | None, monkeypatch: pytest.MonkeyPatch, policy: str = "all"
+    ) -> None:
+        self.memory = Counting()
+        monkeypatch.setattr(manager, "device_memory_for", lambda device: self.memory)
+        torch.manual_seed(0)
+        model = nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(DEPTH)])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        hybrid = Hybrid(model, optimizer, planner=lambda costs: [mode] * len(costs)) if mode is not None else None
+        offload = None if folder is None else fastio.Offload(model, store=folder, policy=policy)
+        self.used = []
+        self.taken = []  # saved tensors that are Offload's
+        for _ in range(3):
+            before = self.memory.used
+            optimizer.zero_grad()
+            inputs = torch.randn(ROWS, WIDTH)
+            if offload is None:
+                loss = model(inputs).square().mean()
+            else:
+                with offload:
+                    loss = model(inputs).square().mean()
+                self.taken.append(offload.saved_tensors_alive)
+            loss.backward()
+            self.used.append(self.memory.used - before)
+            optimizer.step()
+        self.state = cloned(model.state_dict())
+        if offload is not None:
+            offload.close()
+        if hybrid is not None:
+            hybrid.close()
+
+
+@pytest.mark.parametrize("policy", ["all", "optimal"])
+@pytest.mark.parametrize("mode", ["DFGB", "GFGB"])
+def test_copies_are_read_in_backward_and_activations_are_offloaded(
+    mode: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with one_thread(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain = Run(None, None, monkeypatch)
+        alone = Run(mode, None, monkeypatch)
+        under = Run(mode, tmp_path, monkeypatch, policy)
+        offload = Run(None, tmp_path, monkeypatch, policy)
+    assert_same_bits(alone.state, plain.state)
+    assert_same_bits(under.state, plain.state)
+    assert under.used == alone.used
+    assert alone.used[1] >= DEPTH - 1, "the first layer's backward reads no weight"
+    assert under.taken == offload.taken
+    assert min(under.taken) >= DEPTH
