@@ -11,8 +11,8 @@
     patch_torch, patch_safetensors              let torch's and safetensors' own functions be fastio's
 
 Errors are subclasses of FastIOError. The packages ``fastio.checkpoint``, ``dicts``, ``distributed``, ``hybrid``,
-``integrations`` and ``offload`` have more; what their ``__all__`` names is public. All other modules are internal,
-whatever PACKAGE CONTENTS lists.
+``integrations``, ``offload`` and ``volumes`` have more; what their ``__all__`` names is public. All other modules are
+internal, whatever PACKAGE CONTENTS lists.
 """
 
 import typing as _typing
@@ -50,6 +50,9 @@ with _held_back():
         TransferError,
         UnpicklableError,
         UnsupportedError,
+        VolumeError,
+        VolumeFullError,
+        VolumeInUseError,
     )
     from fastio.formats.pt import torch_probe as _probe
     from fastio.inspect.explain import explain
@@ -67,6 +70,7 @@ if _typing.TYPE_CHECKING:
     from fastio import hybrid as hybrid
     from fastio import integrations as integrations
     from fastio import offload as offload
+    from fastio import volumes as volumes
     from fastio.checkpoint import Checkpointer, SaveHandle
     from fastio.dicts import Explanation
     from fastio.formats.safetensors.header_checksums import DamagedHeaderError
@@ -120,7 +124,7 @@ _LATER = {
     "save_model": "models",
     "seal": "inspect.seal",
 }
-_PACKAGES = frozenset({"checkpoint", "dicts", "distributed", "hybrid", "integrations", "offload"})
+_PACKAGES = frozenset({"checkpoint", "dicts", "distributed", "hybrid", "integrations", "offload", "volumes"})
 
 if not _typing.TYPE_CHECKING:  # a checker that saw it would accept any name
 
@@ -196,6 +200,9 @@ __all__ = [
     "UnpicklableError",
     "UnsupportedError",
     "Verification",
+    "VolumeError",
+    "VolumeFullError",
+    "VolumeInUseError",
     "__version__",
     "convert",
     "diff",

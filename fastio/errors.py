@@ -315,6 +315,37 @@ class DeviceInUseError(FastIOError, RuntimeError):
         return type(self), (self.device, self.problem, self.serial, self.cure)
 
 
+class VolumeError(FastIOError, RuntimeError):
+    """What is named is no volume, or the volume cannot do this. The message has the cure."""
+
+
+class VolumeInUseError(VolumeError):
+    """Another process, or another Volume of this process, writes to the volume."""
+
+    def __init__(self, volume: str, waited: float) -> None:
+        self.volume = volume
+        self.waited = waited
+        after = f" after {waited:g} s" if waited else ""
+        super().__init__(f"{volume}: another writer has it{after}; wait for its end, or open the volume for reading")
+
+    def __reduce__(self) -> tuple[type[VolumeInUseError], tuple[str, float]]:
+        return type(self), (self.volume, self.waited)
+
+
+class VolumeFullError(VolumeError, TransferError):
+    """The volume has no room for the object. The message says what is needed, and what is free."""
+
+    def __init__(self, volume: str, problem: str) -> None:
+        self.operation = "reserve blocks"
+        self.offset = None
+        self._problem = problem
+        cure = "remove objects (`fastio rm`), or make a larger volume"
+        OSError.__init__(self, errno.ENOSPC, f"{problem}; {cure}", volume)
+
+    def __reduce__(self) -> tuple[type[VolumeFullError], tuple[str, str]]:  # type: ignore[override]
+        return type(self), (str(self.filename), self._problem)
+
+
 class RefusedError(FastIOError):
     """A transport cannot do this request here (no io_uring, no O_DIRECT on this filesystem); another one may.
 

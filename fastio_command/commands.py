@@ -12,7 +12,22 @@ from typing import Any
 import click
 
 from fastio_command.output import end_without_output, is_of_output, open_stdout
-from fastio_command.subcommands import GIVEN, convert, dictionaries, diff, doctor, explain, inspect, seal, tools, verify
+from fastio_command.subcommands import (
+    GIVEN,
+    convert,
+    cp,
+    dictionaries,
+    diff,
+    doctor,
+    explain,
+    inspect,
+    ls,
+    rm,
+    seal,
+    tools,
+    verify,
+    volume,
+)
 
 
 class _Commands(click.Group):
@@ -72,5 +87,5 @@ def cli() -> None:
     """Look into files of tensors, check, compare and convert them, and see which tools fastio uses and why."""
 
 
-for command in (inspect, verify, seal, convert, diff, explain, tools, dictionaries, doctor):
+for command in (inspect, verify, seal, convert, diff, volume, ls, cp, rm, explain, tools, dictionaries, doctor):
     cli.add_command(command)

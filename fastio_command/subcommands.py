@@ -173,3 +173,55 @@ def doctor(**given: Any) -> None:
     controllers.
     """
     _run("doctor_command", "doctor", given)
+
+
+@click.group(short_help="Volumes: files or namespaces that hold objects.")
+def volume() -> None:
+    """A volume is a file, a block device or an NVMe namespace that holds named objects, without a filesystem."""
+
+
+@volume.command(short_help="Make an empty volume.")
+@click.argument("where", metavar="PATH")
+@click.argument("size", required=False)
+@click.option("--force", metavar="SERIAL", help="Take the drive with this serial number, whatever it holds.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def create(**given: Any) -> None:
+    """Make an empty volume: a new file PATH of SIZE bytes, such as 100GiB, or all of a device.
+
+    A device is /dev/nvme0n1, nvme:/dev/ng0n1, vfio:0000:03:00.0 or spdk:...; one that is in use, or holds anything, is
+    refused.
+    """
+    _run("volume_command", "create", given)
+
+
+@click.command(short_help="The objects of a volume.")
+@click.argument("where", metavar="VOLUME")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def ls(**given: Any) -> None:
+    """List the objects of VOLUME: PATH, file:PATH, nvme:..., vfio:... or spdk:...
+
+    Of file:PATH/TEXT, those whose names begin with TEXT.
+    """
+    _run("volume_command", "ls", given)
+
+
+@click.command(short_help="Remove objects of volumes.")
+@click.argument("paths", nargs=-1, required=True, metavar="VOLUME/NAME...")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of the outcomes.")
+def rm(**given: Any) -> None:
+    """Remove objects, each named as in file:/disk/volume/step-100.pt. Exit status: 0, or 2 if one was not there."""
+    _run("volume_command", "rm", given)
+
+
+@click.command(short_help="Copy between files and volumes.")
+@click.argument("source")
+@click.argument("destination")
+@click.option("--force", is_flag=True, help="Replace what is at the destination.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def cp(**given: Any) -> None:
+    """Copy SOURCE, a file or an object of a volume, to DESTINATION, a file, a folder, an object or a volume.
+
+    Bytes are copied as they are; `fastio verify` compares them with their checksums. What is new appears when it is
+    complete.
+    """
+    _run("volume_command", "cp", given)

@@ -1,35 +1,23 @@
-"""``spdk``: reports whether this build has SPDK's user-level NVMe driver; it cannot save or load files.
+"""``spdk``: objects of volumes by SPDK's user-level NVMe driver, where this build has it; it cannot save or load files.
 
-SPDK drives whole NVMe namespaces, which then hold no filesystem, so there are no paths for ``save`` and ``load``. The
-block store moves tensors over SPDK: ``fastio.Offload(store="spdk:trtype=PCIe traddr=0000:03:00.0")``. This tool is
-listed to show whether that works in this build, and to explain the refusal of ``policy="spdk"``.
+SPDK drives whole NVMe namespaces, which then hold no filesystem. Volumes and the block store lie on them:
+``fastio.save(state, "spdk:trtype=PCIe traddr=0000:03:00.0/step-100.pt")``, ``fastio.Offload(store="spdk:...")``. This
+tool is listed to show whether that works in this build, and to explain the refusal of ``policy="spdk"`` for files.
 """
 
 from __future__ import annotations
 
 from fastio._native import why_no_spdk
-from fastio.errors import RefusedError, ToolUnavailableError
-from fastio.transports.transport import Capabilities, ReadRequest, TransportResult, WriteRequest
-
-_WHY = "SPDK drives whole NVMe namespaces, and files lie in filesystems"
+from fastio.backends.namespace import NamespaceTransport
+from fastio.errors import ToolUnavailableError
 
 
-class SpdkTransport:
-    """Refuses every save and load. Raises ToolUnavailableError where the native part was built without SPDK."""
-
-    name = "spdk"
-    capabilities = Capabilities(operations=frozenset(), automatic=False)
+class SpdkTransport(NamespaceTransport):
+    """Raises ToolUnavailableError where the native part was built without SPDK."""
 
     def __init__(self) -> None:
+        super().__init__("spdk")
         missing = why_no_spdk()
         if missing:
             reason, _, cure = missing.partition(": ")
             raise ToolUnavailableError(self.name, reason, cure)
-
-    def write(self, request: WriteRequest) -> TransportResult:
-        """Always raises RefusedError."""
-        raise RefusedError(f"{request.path}: {_WHY}; activations go there by fastio.Offload(store='spdk:...')")
-
-    def read(self, request: ReadRequest) -> TransportResult:
-        """Always raises RefusedError."""
-        raise RefusedError(f"{request.path}: {_WHY}; activations come from there by fastio.Offload(store='spdk:...')")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from math import inf
 
 from fastio._native import Latch
 from fastio.checkpoint.save_handle import SaveFuture
@@ -61,9 +62,9 @@ class BackgroundWrite:
         while self._thread.is_running and not self._is_done.wait(POLL_SECONDS):
             pass
 
-    def join(self) -> None:
-        """Return when the thread has ended."""
-        self._thread.wait()
+    def join(self, seconds: float = inf) -> bool:
+        """Return when the thread has ended, or after so many seconds; returns whether it has ended."""
+        return self._thread.wait(seconds)
 
     def raise_error(self) -> None:
         """Raise the error of ``work`` or ``cleanup``, once; CheckpointError if ``work`` never ran.

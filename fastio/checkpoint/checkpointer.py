@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import inspect
-import operator
 import os
 from types import TracebackType
-from typing import Any, get_args
+from typing import Any
 
 from fastio.arguments import Device, Path, Policy, Progress, Size
 from fastio.checkpoint import at_exit
-from fastio.checkpoint.folder.manifest import LIMIT, checked_metadata
+from fastio.checkpoint.folder.manifest import checked_metadata
 from fastio.checkpoint.folder.step_folders import steps_in
 from fastio.checkpoint.restoring.reading import Restored
 from fastio.checkpoint.restoring.step_reader import StepReader, Wanted
 from fastio.checkpoint.save_handle import SaveHandle
-from fastio.checkpoint.saving.saver import Saver, SaveSettings, WhenBusy
+from fastio.checkpoint.saving.save_settings import SaveSettings, WhenBusy, Writer
+from fastio.checkpoint.saving.saver import Saver
+from fastio.checkpoint.step_argument import check_new_step, check_step
 from fastio.devices.argument import present_device
 from fastio.engine.tool_selection import check
-from fastio.errors import CheckpointError, kind_of, quoted
+from fastio.errors import CheckpointError, quoted
 from fastio.files.open_file import path_of
 from fastio.progress import check_progress
 from fastio.sizes import check_count, parse_size
@@ -59,6 +60,11 @@ class Checkpointer:
             ``wait`` before the last save, or it may be skipped. ``"queue"`` copies the state and returns; the step is
             written after the one before. Each copy takes memory: as many wait as fit into ``memory_budget``, without
             one a single step; then ``save`` waits. ValueError beside ``incremental``.
+        writer: ``"thread"``, or ``"process"``: a process that is started now, copies lie in memory shared with it, and
+            what ``save`` copied is written and visible a little later though this process is killed. A Checkpointer
+            that is made meanwhile waits for it. It is nice (10), so that training goes first, and takes 250 MB for
+            torch. A state larger than ``memory_budget`` is written by a thread. ValueError beside
+            ``asynchronous=False``, or a ``policy`` that is a Dictionary.
         read_back: read each step from the disk again and compare all of it before it becomes visible. Otherwise its
             directory is compared. A restore checks every byte in any case.
         policy: chooses the tool, as for :func:`fastio.save`.
@@ -83,6 +89,7 @@ class Checkpointer:
         *,
         incremental: bool = False,
         when_busy: WhenBusy = "wait",
+        writer: Writer = "thread",
         read_back: bool = False,
         policy: Policy = "auto",
         progress: Progress = None,
@@ -90,33 +97,26 @@ class Checkpointer:
     ) -> None:
         check_count("keep", keep, "1 or more, or None for all")
         check_count("keep_every", keep_every, "1 or more, or None")
-        if when_busy not in get_args(WhenBusy):
-            raise ValueError(f"when_busy={when_busy!r}: expected 'wait', 'skip' or 'queue'")
-        if when_busy == "queue" and incremental:
-            raise ValueError(
-                "when_busy='queue': incremental=True compares with one copy, a queue has several: choose one"
-            )
+        settings = SaveSettings(
+            keep, keep_every, asynchronous, parse_size(memory_budget, "memory_budget"), incremental, when_busy, writer,
+            read_back, policy, progress,
+        )  # fmt: skip
+        settings.check()
         check_progress(progress)
         if read_only:
             _check_reader(
                 keep=keep, keep_every=keep_every, asynchronous=asynchronous, memory_budget=memory_budget,
-                incremental=incremental, when_busy=when_busy, read_back=read_back,
+                incremental=incremental, when_busy=when_busy, writer=writer, read_back=read_back,
             )  # fmt: skip
         for op in (LOAD,) if read_only else (SAVE, LOAD):
             check(policy, op)
-        budget = parse_size(memory_budget, "memory_budget")
         self._steps = steps_in(path_of("folder", folder), make=not read_only)
         self._policy = policy
         self._reader = StepReader(self._steps, policy, progress)
         self._process = os.getpid()
         self._saver: Saver | None = None
         if not read_only:
-            self._saver = Saver(
-                self._steps,
-                SaveSettings(
-                    keep, keep_every, asynchronous, budget, incremental, when_busy, read_back, policy, progress
-                ),
-            )
+            self._saver = Saver(self._steps, settings)
             at_exit.close_at_exit(self)
         self._is_open = True
 
@@ -154,8 +154,7 @@ class Checkpointer:
             which has no state to restore. TypeError or ValueError for other metadata.
         """
         saver = self._require_saver()
-        if type(step) is not int or not 0 <= step < LIMIT:
-            raise ValueError(f"step={quoted(step)}: expected an integer, 0 or more and below 2**63{_as_integer(step)}")
+        check_new_step(step)
         stored_metadata = checked_metadata(metadata)
         return saver.save(step, state, stored_metadata)
 
@@ -252,7 +251,7 @@ class Checkpointer:
             a ``map_location`` that is not a device; UnsupportedError for a device that torch does not find here. What
             ``load_state_dict`` and torch.load raise.
         """
-        _check_step(step)
+        check_step(step)
         device = present_device("map_location", map_location)
         weights_only = weights_only is None or weights_only
         self.wait()
@@ -266,7 +265,7 @@ class Checkpointer:
         it. Padding between the records, and fields of the zip file that a restore does not read, are no data: a change
         in them is logged as a warning. CheckpointError if there is no such step.
         """
-        _check_step(step, "")
+        check_step(step, "")
         self.wait()
         return self._reader.check(step)
 
@@ -309,20 +308,6 @@ class Checkpointer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-def _as_integer(step: Any) -> str:
-    """The cure for an integer of NumPy, or a tensor of one."""
-    try:
-        operator.index(step)
-    except (TypeError, ValueError, RuntimeError):
-        return ""
-    return "" if isinstance(step, int) else "; use int(step)"
-
-
-def _check_step(step: Any, none: str = ", or None for the newest intact one") -> None:
-    if type(step) is not int and not (none and step is None):
-        raise TypeError(f"step={quoted(step)} is {kind_of(step)}: expected an integer{none}{_as_integer(step)}")
 
 
 def _check_reader(**given: Any) -> None:

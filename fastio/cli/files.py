@@ -9,9 +9,9 @@ import tempfile
 from collections.abc import Iterator
 
 from fastio.files.checkpoint_folders import kind_of_folder
-from fastio.files.open_file import check_regular
 from fastio.formats.detect import INDEX_SUFFIX
 from fastio.models.locate import Located, named
+from fastio.volumes.object_file import check_regular
 
 
 def files_or_checkpoints(path: str) -> Located | str:

@@ -9,6 +9,7 @@ import errno
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from fastio._native import Control
@@ -16,7 +17,8 @@ from fastio.engine.plan import TransferPlan
 from fastio.errors import CorruptFileError, FastIOError, RefusedError, ToolUnavailableError, TransferError
 from fastio.results import SaveResult, Transfer
 from fastio.transports import registry
-from fastio.transports.transport import SAVE, ReadRequest, TransportResult, WriteRequest
+from fastio.transports.transport import SAVE, ReadRequest, Transport, TransportResult, WriteRequest
+from fastio.volumes import views
 
 # Errors of the disk, the filesystem or the file: every tool would meet them.
 _FAILS_WITH_EVERY_TOOL = frozenset({
@@ -166,6 +168,15 @@ def call_transport(tool: str, request: ReadRequest | WriteRequest) -> TransportR
     ``__cause__``, or stays the ToolUnavailableError that it was.
     """
     transport = registry.get(tool)
+    view = views.of(request.fd)
+    if view is not None:
+        from fastio.volumes.redirection import redirected  # not at import: few transfers are of volumes
+
+        return redirected(view, request, tool, transport.capabilities.direct, partial(_call, transport))
+    return _call(transport, request)
+
+
+def _call(transport: Transport, request: ReadRequest | WriteRequest) -> TransportResult:
     try:
         moved = transport.write(request) if isinstance(request, WriteRequest) else transport.read(request)
     except (RefusedError, ToolUnavailableError, CorruptFileError):

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 
 from fastio._native import crc32
 from fastio.engine.host_pieces import host_pieces
-from fastio.files.full_write import write_all
 from fastio.formats.layout import DigestPlace, Layout
 from fastio.formats.small_reads import blocks_at
+from fastio.volumes.views import write_all
 
 
 def write_after(layout: Layout, crcs: Mapping[int, int], path: str, fd: int) -> None:

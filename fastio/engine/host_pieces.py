@@ -8,10 +8,10 @@ import torch
 
 from fastio._native import Control, crc32
 from fastio.errors import RefusedError
-from fastio.files.full_write import write_all
 from fastio.formats.layout import NonContiguousTensor, Part
 from fastio.memory.contiguous_chunks import packed
 from fastio.memory.raw_memory import storage_bytes, view
+from fastio.volumes.views import write_all
 
 _PIECE = 8 << 20  # bytes; a file object may copy what it is given
 

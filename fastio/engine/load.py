@@ -16,7 +16,6 @@ from fastio.engine.load_plan import detected, plan_load, plan_source, torch_load
 from fastio.engine.plan import FileLoad, LoadPlan, LoadRequest, MappedLoad, TorchLoad
 from fastio.engine.torch_load import MAPPED, UNSEALED, load_by_torch, read_by_torch
 from fastio.errors import CorruptFileError
-from fastio.files.open_file import opened
 from fastio.formats.detect import SAFETENSORS
 from fastio.formats.pt.reader import NeedsTorchError
 from fastio.formats.pt.tensor_names import name_tensors
@@ -27,6 +26,8 @@ from fastio.results import Transfer
 from fastio.runtime.gc_pause import gc_paused
 from fastio.transports import registry
 from fastio.transports.transport import LOAD, ReadRequest, TransportResult
+from fastio.volumes import views
+from fastio.volumes.object_file import opened
 
 
 def load_file(request: LoadRequest, progress: Progress | None) -> tuple[Any, Transfer]:
@@ -112,6 +113,7 @@ def _map(plan: MappedLoad, fd: int, size: int, started: float, progress: Progres
     """
     request, source = plan.request, plan.source
     source = (source.confirm(None) if source.confirm else None) or source
+    views.fill(fd)
     mapping = MappedFile(request.path, fd, size, source.aligned)
     obj = source.make(request.path, mapping.storage)
     tell_end(progress, source.nbytes)

@@ -14,7 +14,6 @@ from fastio._native import crc32
 from fastio.engine.background_job import Progress, under_way
 from fastio.engine.executor import Execution, Outcome, execute
 from fastio.engine.extent_reads import plan_read
-from fastio.files.full_write import write_all
 from fastio.formats.layout import Layout
 from fastio.formats.pt.crc_places import crc_places
 from fastio.formats.pt.reader import Archive, NeedsTorchError, Record, crc_mismatch, open_archive
@@ -22,6 +21,8 @@ from fastio.formats.pt.zip_members import verify_members
 from fastio.formats.small_reads import read_at
 from fastio.transports import registry
 from fastio.transports.transport import Extent, ReadRequest, is_resident
+from fastio.volumes.opening import tool_of
+from fastio.volumes.views import write_all
 
 _SMALL = 64 << 10  # bytes of a file that is read in less time than its read is planned
 _NOWHERE = 0  # the address of extents whose bytes are not kept: the threads that read them check them
@@ -47,7 +48,10 @@ def record_checksums(
     extents = [Extent(record.offset, record.nbytes, _NOWHERE, True, name=record.name) for record in records]
     request = ReadRequest(path, fd, size, extents, None, is_resident(path, fd, size))
     plan = plan_read(request, "r")
-    tools = ("posix",) if request.resident or registry.find("uring").transport is None else ("uring", "posix")
+    if own := tool_of(path):
+        tools: tuple[str, ...] = (own,)
+    else:
+        tools = ("posix",) if request.resident or registry.find("uring").transport is None else ("uring", "posix")
 
     def work(execution: Execution) -> Outcome[Sequence[int]]:
         moved = execution.move(request)

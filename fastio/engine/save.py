@@ -30,6 +30,8 @@ from fastio.formats.safetensors import sidecar
 from fastio.results import SaveResult
 from fastio.transports import registry
 from fastio.transports.transport import Patch, TransportResult, WriteRequest
+from fastio.volumes.object_file import ObjectFile, StagedObject
+from fastio.volumes.opening import is_in_volume
 
 
 def save_file(request: SaveRequest, progress: Progress | None, file: Any = None) -> SaveResult:
@@ -52,11 +54,14 @@ def execute_save(plan: SavePlan, started: float, progress: Progress | None) -> S
     request = plan.request
     if isinstance(plan, InPlaceSave):
         return cast(SaveResult, save_in_place(plan, started, progress))
-    with AtomicFile(request.path, request.follow_link) as new:
-        if isinstance(plan, TorchSave):
-            with free_space_named(request.path):
-                result = save_by_torch(plan, new, started, progress)
-        else:
+    in_volume = is_in_volume(request.path)
+    if isinstance(plan, TorchSave):
+        file = StagedObject(request.path) if in_volume else AtomicFile(request.path, request.follow_link)
+        with file, free_space_named(request.path):
+            result = save_by_torch(plan, file, started, progress)
+    else:
+        new = ObjectFile(request.path) if in_volume else AtomicFile(request.path, request.follow_link)
+        with new:
             result, _ = execute(plan.transfer, partial(_save, plan, new, progress), started)
     return cast(SaveResult, result)
 
@@ -86,14 +91,16 @@ def write_layout(
     return cast(SaveResult, result), values
 
 
-def _save(plan: FileSave, new: AtomicFile, progress: Progress | None, execution: Execution) -> Outcome[None]:
+def _save(
+    plan: FileSave, new: AtomicFile | ObjectFile, progress: Progress | None, execution: Execution
+) -> Outcome[None]:
     """Fill the new file, and commit it."""
     request, layout = plan.request, plan.layout
     has_crcs = True
 
     def fill(tool: str) -> TransportResult:
         nonlocal has_crcs
-        if request.file_format not in registry.get(tool).capabilities.whole:
+        if request.file_format not in registry.get(tool).capabilities.whole or not isinstance(new, AtomicFile):
             has_crcs = True
             return _fill(tool, layout, new, request.durable, progress)
         has_crcs = torch.serialization.get_crc32_options()

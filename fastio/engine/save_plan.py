@@ -16,8 +16,10 @@ from fastio.formats.detect import PT
 from fastio.formats.layout import Layout
 from fastio.formats.pt import torch_probe, torch_settings, writer
 from fastio.formats.pt.view_clones import CloningPickle
+from fastio.transports import registry
 from fastio.transports.selection import Need
 from fastio.transports.transport import SAVE
+from fastio.volumes.opening import is_in_volume
 
 _ZIP = "_use_new_zipfile_serialization"
 
@@ -29,6 +31,9 @@ def plan_save(request: SaveRequest, file: Any = None) -> SavePlan:
     FormatError, TypeError, ToolUnavailableError, what ``torch.save`` raises for what cannot be pickled.
     """
     request = _without_defaults(request)
+    in_volume = is_in_volume(request.path)
+    if in_volume:
+        request = request._replace(durable=True)  # a volume has no others
     why = in_place_reason(request.path) if file is None else "f is a file object"
     if why:  # laid out first: an object that is refused empties no file
         return InPlaceSave(request, why, None if request.file_format == PT else _lay_out(request), file)
@@ -36,7 +41,7 @@ def plan_save(request: SaveRequest, file: Any = None) -> SavePlan:
         return TorchSave(request, why)
     layout = _lay_out(request)
     # Without CRCs, or if its file would not load, torch's own save is used only if it was asked for by name.
-    own = request.file_format == PT and (layout.trimmed or not torch.serialization.get_crc32_options())
+    own = in_volume or (request.file_format == PT and (layout.trimmed or not torch.serialization.get_crc32_options()))
     transfer = _transfer(
         layout, request.path, request.file_format, request.policy, request.durable, "extents" if own else "object"
     )
@@ -45,6 +50,8 @@ def plan_save(request: SaveRequest, file: Any = None) -> SavePlan:
         if request.file_format != PT:
             raise ToolUnavailableError("auto", why, "move the tensors to the CPU first")
         return TorchSave(request, why)
+    if in_volume and request.file_format in registry.get(transfer.tools[0]).capabilities.whole:
+        return TorchSave(request, transfer.fixed)
     return FileSave(request, layout, transfer)
 
 

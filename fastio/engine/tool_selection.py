@@ -17,6 +17,7 @@ from fastio.errors import ToolUnavailableError
 from fastio.transports import registry, selection
 from fastio.transports.selection import Need
 from fastio.transports.transport import LOAD, SAVE
+from fastio.volumes.opening import folder_of, tool_of
 
 _CPU = frozenset({"cpu"})
 
@@ -50,11 +51,14 @@ def plan_transfer(
     fixed = ""
     tools: tuple[str, ...]
     missing: tuple[str, ...] = ()
-    if resolved.tool is not None:
+    own = tool_of(path)
+    if own:
+        fixed, tools = _of_namespace(own, None if policy == AUTO else resolved.tool, kinds), (own,)
+    elif resolved.tool is not None:
         fixed, tools = _required(resolved.tool, policy, kind, file_format, kinds), (resolved.tool,)
     else:
         tools, missing = selection.able(kind, file_format, kinds, need)
-    where = (os.path.dirname(path) if folder is None else folder) or os.curdir
+    where = (folder_of(path) if folder is None else folder) or os.curdir
     if kind == SAVE:
         context = save_context(file_format, identity(*used), durable, nbytes, storages)
     else:
@@ -74,6 +78,19 @@ def is_filled(kind: str, file_format: str) -> bool:
 def check(policy: Any, op: str) -> None:
     """ValueError for a policy that is none, DictionaryError for a bad file: also where torch does the work unasked."""
     dicts.resolve(policy, op, registry.names())
+
+
+def _of_namespace(own: str, named: str | None, devices: frozenset[str]) -> str:
+    """Why the tool of a namespace is the only one. ToolUnavailableError if another was named, or for other memory."""
+    if named not in (None, own):
+        raise ToolUnavailableError(
+            str(named), "the volume is on an NVMe namespace", f"leave the policy out: {own} is used"
+        )
+    if devices != _CPU:
+        where = ", ".join(sorted(devices))
+        raise ToolUnavailableError(own, f"it moves host memory, got memory on {where}", "use tensors on the CPU")
+    registry.get(own)
+    return "the volume is on an NVMe namespace"
 
 
 def _required(tool: str, policy: Any, kind: str, file_format: str, devices: frozenset[str]) -> str:

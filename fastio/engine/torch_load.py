@@ -22,6 +22,7 @@ from fastio.formats.pt.reader import PICKLE
 from fastio.formats.small_reads import head
 from fastio.results import Transfer
 from fastio.transports.transport import LOAD, TransportResult
+from fastio.volumes import views
 
 UNSEALED = "not verified: the file carries no checksums of its tensors"
 MAPPED = "not verified: mapped pages are read when they are used"
@@ -63,9 +64,11 @@ def read_by_torch(
         notes = (*notes, READ_AGAIN if archive.has_storage_crcs else UNSEALED)
     if request.keys is not None and not mapped:
         notes = (READ_WHOLE, *notes)
+    views.fill(fd)
     link = f"/proc/self/fd/{fd}"
     # torch goes by a safetensors' suffix, fastio by what is in the file.
-    by_link = (file_format == PT or request.path.endswith(".safetensors")) and os.path.exists(link)
+    is_seen_by_link = file_format == PT or request.path.endswith(".safetensors") or views.of(fd) is not None
+    by_link = is_seen_by_link and os.path.exists(link)
     with _named_errors(request, fd, size, file_format):
         obj = call_torch(request, link if by_link else request.path)
     tell_end(progress, size)

@@ -21,9 +21,12 @@ from fastio.formats.detect import PT
 from fastio.formats.pt import torch_settings
 from fastio.results import Transfer
 from fastio.transports.transport import SAVE, TransportResult
+from fastio.volumes.object_file import StagedObject
 
 
-def save_by_torch(plan: TorchSave, new: AtomicFile, started: float, progress: Progress | None) -> Transfer:
+def save_by_torch(
+    plan: TorchSave, new: AtomicFile | StagedObject, started: float, progress: Progress | None
+) -> Transfer:
     """torch.save into a new file, which is committed."""
     request = plan.request
     notes = fill_by_torch(request, new)
@@ -34,7 +37,7 @@ def save_by_torch(plan: TorchSave, new: AtomicFile, started: float, progress: Pr
     return result_of(SAVE, request.path, PT, "torch", moved, plan.why, nbytes, seconds, request.durable)
 
 
-def fill_by_torch(request: SaveRequest, new: AtomicFile) -> tuple[str, ...]:
+def fill_by_torch(request: SaveRequest, new: AtomicFile | StagedObject) -> tuple[str, ...]:
     """Have torch.save write to the file that was created; return notes for the result."""
     new.file.seek(0)
     new.file.truncate()

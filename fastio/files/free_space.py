@@ -7,7 +7,7 @@ import errno
 import os
 from functools import partial
 
-from fastio.errors import TransferError
+from fastio.errors import TransferError, VolumeFullError
 from fastio.runtime.handled_errors import HandledErrors
 from fastio.sizes import exact_size
 
@@ -20,7 +20,7 @@ def free_space_named(path: str, nbytes: int | None = None) -> HandledErrors[Tran
 
 
 def _raise(path: str, nbytes: int | None, error: TransferError) -> None:
-    if error.errno in _FULL:
+    if error.errno in _FULL and not isinstance(error, VolumeFullError):
         needed = "" if nbytes is None else f"the file needs {exact_size(nbytes)}, "
         operation = f"{error.operation} ({needed}{_free(path)}free some, or save elsewhere)"
         raise TransferError(error.errno or 0, operation, str(error.filename), error.offset) from error

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 
 from fastio.errors import CorruptFileError, TransferError
+from fastio.volumes import views
 
 _BLOCK = 512 << 10
 _MOST = 1 << 30  # bytes that are read by one system call
@@ -43,6 +44,9 @@ def blocks_at(path: str, fd: int, offset: int, nbytes: int) -> Iterator[bytes]:
 
 def _read(path: str, fd: int, offset: int, nbytes: int) -> bytes:
     """Return ``nbytes`` bytes, or fewer at the end of the file."""
+    view = views.of(fd)
+    if view is not None:
+        return view.read(offset, nbytes)
     pieces = []
     while nbytes > 0:
         try:

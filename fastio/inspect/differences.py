@@ -9,12 +9,12 @@ import torch
 
 from fastio.engine.extent_reads import read_extents
 from fastio.errors import CorruptFileError, FormatError, TransferError, quoted
-from fastio.files.open_file import opened
 from fastio.formats.detect import NPY
 from fastio.formats.pt.reader import crc_mismatch
 from fastio.inspect import values
 from fastio.inspect.contents import Contents, StoredTensor
 from fastio.transports.transport import Extent
+from fastio.volumes.object_file import opened
 
 ONLY_FIRST, ONLY_SECOND, SHAPE, DTYPE, VALUES = "only in the first", "only in the second", "shape", "dtype", "values"
 DAMAGED, UNREADABLE = "damaged", "unreadable"

@@ -17,12 +17,13 @@ from fastio.engine.load_plan import detected, plan_load
 from fastio.engine.plan import FileLoad, LoadRequest, TorchLoad, TransferPlan
 from fastio.engine.tool_selection import plan_transfer
 from fastio.errors import FormatError, ToolUnavailableError, quoted
-from fastio.files.open_file import check_regular, opened, path_of
+from fastio.files.open_file import path_of
 from fastio.formats import foreign
 from fastio.formats.detect import PT
 from fastio.transports import registry
 from fastio.transports.selection import Need
 from fastio.transports.transport import LOAD, SAVE, is_resident
+from fastio.volumes.object_file import check_regular, opened
 
 _BY_DICTIONARY = {SAVE: "w", LOAD: "r"}  # what "auto" means, whatever FASTIO_POLICY says
 

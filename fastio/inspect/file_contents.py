@@ -9,7 +9,6 @@ import torch
 
 from fastio import formats
 from fastio.errors import ChecksumError, FormatError
-from fastio.files.open_file import check_regular, opened
 from fastio.formats import foreign
 from fastio.formats.detect import HEAD_BYTES, PT, SAFETENSORS, detect, is_legacy
 from fastio.formats.safetensors import format as safetensors_format
@@ -18,6 +17,7 @@ from fastio.formats.small_reads import head
 from fastio.inspect.contents import EXPECTED, Contents, StoredTensor
 from fastio.inspect.pt_contents import contents_of_pt
 from fastio.memory.load_buffers import Region
+from fastio.volumes.object_file import check_regular, opened
 
 
 def contents_of_file(path: str) -> Contents:

@@ -14,12 +14,12 @@ import torch
 from fastio import api, dicts
 from fastio.dicts.explain import Explanation
 from fastio.errors import TransferError
-from fastio.files.open_file import opened
 from fastio.formats.detect import PT
 from fastio.inspect.explain import transfer_of
 from fastio.sizes import exact_size
 from fastio.transports import registry
 from fastio.transports.transport import LOAD, SAVE, is_resident
+from fastio.volumes.object_file import opened
 
 SIZES = (1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)  # bytes of one tensor
 ROUNDS = 8

@@ -10,13 +10,14 @@ from fastio.arguments import Path, Progress
 from fastio.engine.load_plan import detected
 from fastio.engine.record_checksums import verify_archive
 from fastio.errors import CorruptFileError, FormatError
-from fastio.files.open_file import not_a_file, opened, path_of, refuse_folder
+from fastio.files.open_file import not_a_file, path_of, refuse_folder
 from fastio.formats import foreign
 from fastio.formats.detect import NPY, PT, SAFETENSORS, is_legacy
 from fastio.formats.pt.tensor_names import name_tensors
 from fastio.formats.small_reads import head
 from fastio.inspect.tensor_digests import verified
 from fastio.progress import shown
+from fastio.volumes.object_file import opened
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from fastio.formats import foreign
 from fastio.formats.detect import INDEX_SUFFIX
 from fastio.formats.small_reads import read_at
 from fastio.sizes import exact_size
+from fastio.volumes.opening import is_in_volume
 
 _SUFFIXES = (".safetensors.index.json", ".safetensors")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")  # a part of a model, which needs an index
@@ -61,6 +62,8 @@ def named(where: Any, missing: str = MISSING_MODEL) -> Located:
     if not is_path(where):
         return Located(_listed(where), None)
     path = os.fsdecode(where)
+    if is_in_volume(path):
+        return Located([path], None)
     try:
         os.stat(path)
     except FileNotFoundError:

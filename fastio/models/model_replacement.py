@@ -89,11 +89,11 @@ def _set_aside(folder: str, old: set[str], names: set[str]) -> _Aside:
 
 def _free_names(old: set[str], count: int) -> list[str]:
     """Names of ``count`` files that no file has, and that a later save removes if they are left behind."""
-    for several in range(_LARGEST_COUNT, 0, -1):
-        names = [f"model-{number:05d}-of-{several:05d}.safetensors" for number in range(1, count + 1)]
-        if old.isdisjoint(names):
-            return names
-    raise AssertionError("no folder holds so many files")
+    each = (
+        [f"model-{number:05d}-of-{several:05d}.safetensors" for number in range(1, count + 1)]
+        for several in range(_LARGEST_COUNT, 0, -1)
+    )
+    return next(names for names in each if old.isdisjoint(names))  # the folder has fewer files than there are counts
 
 
 def _restore(folder: str, aside: _Aside, index: bytes | None) -> None:

@@ -12,11 +12,12 @@ from fastio.devices.argument import named_device
 from fastio.engine.call_checks import check_flag, swapped
 from fastio.engine.load import load_open
 from fastio.engine.plan import LoadRequest
-from fastio.files.open_file import opened, path_of, translate_open_limit
+from fastio.files.open_file import path_of, translate_open_limit
 from fastio.formats import dense_tensors
 from fastio.formats.detect import SAFETENSORS
 from fastio.models.safetensors_arguments import check_backend
 from fastio.results import publish
+from fastio.volumes.object_file import opened
 
 
 def load_file(

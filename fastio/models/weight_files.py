@@ -9,7 +9,7 @@ from typing import Any
 
 from fastio._native import Descriptor
 from fastio.errors import ChecksumError, CorruptFileError, FormatError, TensorMissingError, quoted
-from fastio.files.open_file import check_regular, is_path, translate_open_limit
+from fastio.files.open_file import is_path, translate_open_limit
 from fastio.files.unchanged import Unchanged
 from fastio.formats import dense_tensors
 from fastio.formats.alike_names import alike_names
@@ -24,6 +24,8 @@ from fastio.formats.small_reads import head
 from fastio.models.locate import Located, locate
 from fastio.runtime.fork_safe_lock import lock_across_forks
 from fastio.runtime.gc_pause import gc_paused
+from fastio.volumes.object_file import ObjectReader, check_regular
+from fastio.volumes.opening import is_in_volume
 
 CLOSED = "the files are closed: use them inside the context, or open them again"
 _lock = lock_across_forks()  # one for all: it is held for microseconds
@@ -46,8 +48,8 @@ class WeightFile:
         self._reads = 0
         self._is_closed = False
         check_regular(path)
-        self._descriptor = Descriptor(path, os.O_RDONLY)
         with translate_open_limit("open", path):
+            self._descriptor = ObjectReader(path) if is_in_volume(path) else Descriptor(path, os.O_RDONLY)
             self.fd = self._descriptor.open()
         self.size = os.fstat(self.fd).st_size
         self._unchanged = Unchanged(path, self.fd, self.size)
@@ -90,6 +92,8 @@ class WeightFile:
     def check_unchanged(self) -> None:
         """Raise CorruptFileError if the file was written to since it was opened."""
         self._unchanged.check("open", "open it again")
+        if isinstance(self._descriptor, ObjectReader):
+            self._descriptor.check()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:

@@ -51,6 +51,8 @@ _TABLE: tuple[tuple[str, int, bytes], ...] = (
     ("a bcachefs filesystem", 0x1018, _BCACHEFS),
     ("a bcache or bcachefs device", 0x1018, _BCACHE),
     ("an APFS container", 32, b"NXSB"),
+    ("a fastio volume", 0, b"FASTIOVO"),
+    ("a fastio volume", 4096, b"FASTIOVO"),
     ("a Ceph BlueStore device", 0, b"bluestore block device\n"),
     ("a partition table or boot sector", 510, b"\x55\xaa"),  # last, because FAT, NTFS and GPT have it too
 )

@@ -27,6 +27,11 @@ _BUILT_IN = {
     "pinned": "fastio.backends.pinned:PinnedTransport",
     "spdk": "fastio.backends.spdk:SpdkTransport",
 }
+# Tools of volumes on NVMe namespaces, which name them by their paths. They move no files, so they are not listed.
+_OF_NAMESPACES = {
+    "nvme": "fastio.backends.namespace:nvme",
+    "vfio": "fastio.backends.namespace:vfio",
+}
 # Tools over heavy libraries, which they import when they are made. For memory of an accelerator dictionaries consider
 # them if the library is installed. For host memory the program must have imported it: there DALI took 8 to 100 times as
 # long as posix, and its import alone takes longer than most loads.
@@ -163,8 +168,8 @@ def require(name: str, op: str, file_format: str, devices: frozenset[str]) -> No
 
 def _make(name: str) -> Tool:
     try:
-        if name in _BUILT_IN:
-            module, _, attribute = _BUILT_IN[name].partition(":")
+        if name in _BUILT_IN or name in _OF_NAMESPACES:
+            module, _, attribute = {**_BUILT_IN, **_OF_NAMESPACES}[name].partition(":")
             factory = getattr(importlib.import_module(module), attribute)
         elif name in _plugins:
             factory = _plugins[name].load()

@@ -10,6 +10,7 @@ from pathlib import Path
 from fastio_bench.checkpoint import child
 from fastio_bench.checkpoint.state import Shape
 from fastio_bench.checkpoint.works import (
+    COLUMNS,
     DCP,
     DURABLE,
     FASTIO,
@@ -18,7 +19,10 @@ from fastio_bench.checkpoint.works import (
     RANKS_SAVE,
     RESTORE,
     RESTORERS,
+    ROWS,
     SAVERS,
+    SLOWED,
+    SLOWING,
     TORCH,
     WORLD,
     Job,
@@ -123,6 +127,7 @@ class Runs:
         return [
             Step("fastio learns", FASTIO, (DURABLE,), (self._job("saving.learn"),), made + _LEARN * size),
             *(self._saves(tool, made, saved) for _ in range(self.rounds) for tool in SAVERS),
+            *(self._slowed(tool, made, saved) for tool in SLOWING),
             Step("2 ranks", FASTIO, (RANKS_SAVE,), ranks, made + _START + 4 * (self.rounds + 3) * saved),
             Step(
                 "a tenth changed",
@@ -130,6 +135,13 @@ class Runs:
                 (INCREMENTAL,),
                 (self._job("saving.save_changes", saves=counted),),
                 made + 2 * (counted + 1) * saved,
+            ),
+            Step(
+                "consolidation",
+                FASTIO,
+                (ROWS, COLUMNS),
+                (self._job("consolidating.run", saves=self.rounds),),
+                _START + 16 * (self.rounds + 1) * saved / 3,
             ),
             Step("writing", TORCH, (RESTORE,), (self._job("restoring.prepare", TORCH),), made + 3 * saved),
             *(
@@ -143,6 +155,11 @@ class Runs:
         calls = (SAVES + 1) * (2 if tool == FASTIO else 1)  # fastio's saves alternate with plain copies
         jobs = (self._job("saving.save", tool, SAVES),)
         return Step(f"{tool}: saves", tool, works_of(tool), jobs, made + calls * saved)
+
+    def _slowed(self, tool: str, made: float, saved: float) -> Step:
+        counted = self.rounds * SAVES
+        jobs = (self._job("slowdown.run", tool, counted),)
+        return Step(f"{tool}: steps meanwhile", tool, (SLOWED,), jobs, made + (counted + 1) * (1 + 2 * saved))
 
     def _job(self, task: str, tool: str = "", saves: int = 0, rank: int = 0) -> Job:
         return Job(task, str(self.folder), self.shape.depth, self.shape.width, tool, saves, rank)

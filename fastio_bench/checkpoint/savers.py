@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import torch
 
-from fastio.checkpoint import Checkpointer
+from fastio.checkpoint import Checkpointer, SaveHandle
 from fastio.results import record
 from fastio_bench.checkpoint.state import TrainingState
-from fastio_bench.checkpoint.works import BUDGET_PART, BUDGETED, COPY, DCP, DCP_CACHED, FASTIO, TORCH
+from fastio_bench.checkpoint.works import BUDGET_PART, BUDGETED, COPY, DCP, DCP_CACHED, FASTIO, PROCESS, TORCH
 from fastio_bench.peers import catalogue, libraries
 from fastio_bench.peers.contestants import remove
 
@@ -21,6 +21,7 @@ SETTINGS = {
     "each time",
     DCP_CACHED: "async_save with a DefaultStager that is kept, and so its copy's memory",
     FASTIO: "Checkpointer, asynchronous",
+    PROCESS: "writer='process'",
     BUDGETED: f"memory_budget=nbytes // {BUDGET_PART}",
     COPY: "copy_ of every tensor into memory that is there, all threads",
 }
@@ -33,6 +34,9 @@ class Saver(Protocol):
 
     def wait(self) -> str:
         """Start a save. Returns the way of the bytes, if the tool reports it."""
+
+    def is_written(self) -> bool:
+        """Whether everything is on the disk."""
 
     def clear(self) -> None:
         """Remove the saved files."""
@@ -50,10 +54,14 @@ class ByCheckpointer:
         self._recording = record()
         self._transfers = self._recording.__enter__()
         self._step = 0
+        self._handle: SaveHandle
 
     def save(self) -> None:
-        self._checkpointer.save(self._step, self._state)
+        self._handle = self._checkpointer.save(self._step, self._state)
         self._step += 1
+
+    def is_written(self) -> bool:
+        return self._handle.written.done()
 
     def wait(self) -> str:
         self._checkpointer.wait()
@@ -79,6 +87,9 @@ class ByTorch:
 
     def save(self) -> None:
         libraries.torch_save(self._state.dicts(), str(self._path), durable=True)
+
+    def is_written(self) -> bool:
+        return True
 
     def wait(self) -> str:
         return ""
@@ -119,6 +130,9 @@ class ByDCP:
         writer = FileSystemWriter(self._path, thread_count=libraries.dcp_threads())
         self._future = self._save(self._state.dicts(), storage_writer=writer, **self._settings)
 
+    def is_written(self) -> bool:
+        return bool(self._future.done())
+
     def wait(self) -> str:
         self._future.result()
         self._future = None
@@ -146,6 +160,9 @@ class ByCopy:
         for target, source in self._pairs:
             target.copy_(source)
 
+    def is_written(self) -> bool:
+        return True
+
     def wait(self) -> str:
         return ""
 
@@ -160,6 +177,8 @@ def make(tool: str, state: TrainingState, folder: Path) -> Saver:
     """The saver of that name. Its files lie in ``folder``, which does not exist yet."""
     if tool == FASTIO:
         return ByCheckpointer(state, folder)
+    if tool == PROCESS:
+        return ByCheckpointer(state, folder, writer="process")
     if tool == BUDGETED:
         return ByCheckpointer(state, folder, memory_budget=state.nbytes // BUDGET_PART)
     if tool == TORCH:

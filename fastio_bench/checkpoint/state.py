@@ -92,12 +92,17 @@ class TrainingState:
             tensor.add_(1.0)
 
 
+def parameters(shape: Shape) -> dict[str, torch.Tensor]:
+    """The network's parameters by name, without memory."""
+    with torch.device("meta"):
+        network: nn.Module = _BUILD(shape.depth, shape.width)
+    return {name: parameter.detach() for name, parameter in network.named_parameters()}
+
+
 def sharded(shape: Shape, mesh: Any) -> tuple[dict[str, Any], list[torch.Tensor]]:
     """One rank's part of such a state, as FSDP2 shards it and DCP names it, and its memory."""
     from torch.distributed.tensor import DTensor, Shard
 
-    with torch.device("meta"):
-        network: nn.Module = _BUILD(shape.depth, shape.width)
     rank, world = mesh.get_local_rank(), mesh.size()
     generator = torch.Generator().manual_seed(rank)
     local: list[torch.Tensor] = []
@@ -107,10 +112,10 @@ def sharded(shape: Shape, mesh: Any) -> tuple[dict[str, Any], list[torch.Tensor]
         local.append(mine)
         return DTensor.from_local(mine, mesh, [Shard(0)], run_check=False)
 
-    parameters = dict(network.named_parameters())
-    model = {name: part(whole) for name, whole in parameters.items()}
+    wholes = parameters(shape)
+    model = {name: part(whole) for name, whole in wholes.items()}
     moments = {
         name: {"step": torch.tensor(1.0), "exp_avg": part(whole), "exp_avg_sq": part(whole)}
-        for name, whole in parameters.items()
+        for name, whole in wholes.items()
     }
     return {"model": model, "optimizer": {"state": moments}}, local

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from fastio.checkpoint.saving.chunked_save import LEAST
 from fastio_bench.checkpoint.works import (
+    ALONE,
     BASELINES,
     BLOCKED,
     BUDGET_PART,
     BUDGETED,
+    COLUMNS,
     COPY,
     DCP,
     DCP_CACHED,
@@ -17,9 +19,12 @@ from fastio_bench.checkpoint.works import (
     FASTIO,
     FULL,
     INCREMENTAL,
+    PROCESS,
     RANKS_LOAD,
     RANKS_SAVE,
     RESTORE,
+    ROWS,
+    SLOWED,
     TORCH,
     WORKS,
 )
@@ -30,10 +35,18 @@ from fastio_bench.report.summary_tables import spread
 from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.workloads.objects import MIB
 
+_CONSOLIDATION = 256 << 20  # bytes of memory that a consolidation may take
+_CONSOLIDATED = (
+    "Parts of the parameters in safetensors, not in the page cache, become four files of whole tensors: torch's "
+    "consolidate_safetensors_files, also until its files are synced, and fastio's consolidate, which syncs its own and "
+    "compares every CRC-32."
+)
 GRANTED = 64 << 20  # bytes beside the snapshot, as any save by fastio may take beside the object
 _NOTES = {
     BLOCKED: "Until save returns; each process's first is not counted. The copy is of the same tensors, by all "
     "threads, into memory that is there.",
+    SLOWED: "A step of a small network on all processors, and of which it is a multiple: a step while nothing is "
+    "written. MB/s are of its parameters.",
     DURABLE: "Until the bytes would survive a power cut. Beyond: the peak of memory above the state, first save "
     "included. The disk's limit: as many bytes in one fresh file, past the page cache, synced.",
     RANKS_SAVE: "Until all ranks have saved; tensors are sharded over both, as FSDP2 does it. dcp.save with the "
@@ -43,6 +56,8 @@ _NOTES = {
     RESTORE: "In fresh processes, files not in the page cache. Beyond: the peak of memory above the live state. "
     "The disk's limit: torch's file, into memory that is there.",
     INCREMENTAL: "Until the bytes would survive a power cut.",
+    ROWS: _CONSOLIDATED,
+    COLUMNS: _CONSOLIDATED,
 }
 
 
@@ -85,17 +100,19 @@ def _row(own: Summary) -> list[Cell]:
 def goals(found: Sequence[Summary]) -> list[Goal]:
     """The goals that these summaries can answer."""
     by_name = {(own.work, own.tool): own for own in found}
-    return [*_times(by_name), *_memory(by_name)]
+    return [*_times(by_name), *_slowdowns(by_name), *_memory(by_name)]
 
 
 def _times(found: dict[tuple[str, str], Summary]) -> Iterable[Goal]:
     """Goals for median seconds: the other's over fastio's, or fastio's over DCP's for the time training is blocked."""
     for work, other, asked in (
-        (BLOCKED, COPY, 0.8),
+        (BLOCKED, COPY, 0.95),
         (DURABLE, TORCH, 2.3),
         (RANKS_SAVE, DCP, 2.0),
         (RESTORE, TORCH, 1.7),
         (INCREMENTAL, FULL, 5.0),
+        (ROWS, DCP, 5.0),
+        (COLUMNS, DCP, 5.0),
     ):
         own, theirs = found.get((work, FASTIO)), found.get((work, other))
         if own and theirs:
@@ -106,11 +123,24 @@ def _times(found: dict[tuple[str, str], Summary]) -> Iterable[Goal]:
             yield Goal(BLOCKED, own.workload, f"{other}'s", 0.2, own.seconds / theirs.seconds, least=False)
 
 
+def _slowdowns(found: dict[tuple[str, str], Summary]) -> Iterable[Goal]:
+    """Goals for the time of a training step while a step is written, over that of one while nothing is."""
+    alone = found.get((SLOWED, ALONE))
+    for tool in (FASTIO, PROCESS):
+        own = found.get((SLOWED, tool))
+        if own and alone:
+            yield Goal(f"{SLOWED}: {tool}", own.workload, ALONE, 1.05, own.seconds / alone.seconds, least=False)
+
+
 def _memory(found: dict[tuple[str, str], Summary]) -> Iterable[Goal]:
     own, theirs = found.get((RESTORE, FASTIO)), found.get((RESTORE, TORCH))
     if own and theirs and own.extra_bytes is not None and theirs.extra_bytes:
         share = own.extra_bytes / theirs.extra_bytes
         yield Goal(RESTORE, own.workload, "torch's peak of memory", 0.5, share, least=False)
+    for work in (ROWS, COLUMNS):
+        own = found.get((work, FASTIO))
+        if own and own.extra_bytes is not None:
+            yield Goal(work, own.workload, "memory", _CONSOLIDATION / MIB, own.extra_bytes / MIB, "MiB", least=False)
     for tool, against, part in ((FASTIO, "one snapshot", 1), (BUDGETED, "memory_budget", BUDGET_PART)):
         own = found.get((DURABLE, tool))
         if own and own.extra_bytes is not None:

@@ -8,22 +8,29 @@ BLOCKED, DURABLE = "training blocked by an asynchronous save", "durable save"
 RANKS_SAVE, RANKS_LOAD = "durable save, 2 ranks", "cold load, 2 ranks"
 RESTORE = "cold restore into a live model"
 INCREMENTAL = "durable save, a tenth changed"
-WORKS = (BLOCKED, DURABLE, RANKS_SAVE, RANKS_LOAD, RESTORE, INCREMENTAL)
+SLOWED = "training step while a step is written"
+ROWS, COLUMNS = "consolidation of 4 ranks' rows", "consolidation of 4 ranks' columns"
+WORKS = (BLOCKED, SLOWED, DURABLE, RANKS_SAVE, RANKS_LOAD, RESTORE, INCREMENTAL, ROWS, COLUMNS)
 
 FASTIO, TORCH, MAPPED = "fastio", "torch", "torch, mapped"
+PROCESS = "fastio, by a process"
 BUDGETED = "fastio, an eighth of the memory"
-DCP, DCP_CACHED = "DCP", "DCP, cached staging"
-COPY, FULL = "plain copy", "fastio, full"
-SAVERS = (TORCH, FASTIO, DCP, DCP_CACHED, BUDGETED)
+DCP, DCP_CACHED, DCP_SYNCED = "DCP", "DCP, cached staging", "DCP, synced"
+COPY, FULL, ALONE = "plain copy", "fastio, full", "no save"
+SAVERS = (TORCH, FASTIO, PROCESS, DCP, DCP_CACHED, BUDGETED)
+SLOWING = (FASTIO, PROCESS, DCP_CACHED)
 RESTORERS = (TORCH, MAPPED, FASTIO)
 RANKS_TOOLS = (DCP, FASTIO)
 BASELINES = {
     BLOCKED: COPY,
+    SLOWED: ALONE,
     DURABLE: TORCH,
     RANKS_SAVE: DCP,
     RANKS_LOAD: DCP,
     RESTORE: TORCH,
     INCREMENTAL: FULL,
+    ROWS: DCP,
+    COLUMNS: DCP,
 }
 
 OF_FASTIO, OF_TORCH = "of-fastio", "of-torch.pt"  # names of the files to restore

@@ -34,10 +34,25 @@ struct ZipDirectory {
     bool is_standard_end = true;
 };
 
-ZipDirectory* open_directory(int fd, uint64_t size, bool read_local_headers) {
+// Calls read(offset, nbytes), which returns bytes. Without the GIL.
+std::vector<uint8_t> called(nb::handle read, uint64_t offset, uint64_t nbytes) {
+    nb::gil_scoped_acquire acquire;
+    nb::bytes found = nb::cast<nb::bytes>(read(offset, nbytes));
+    if (found.size() != nbytes) throw Truncated(offset + found.size());
+    const auto* data = reinterpret_cast<const uint8_t*>(found.c_str());
+    return {data, data + nbytes};
+}
+
+ZipDirectory* open_directory(int fd, uint64_t size, bool read_local_headers, nb::object read) {
+    ZipSource source(fd);
+    if (!read.is_none()) {
+        source.read = [handle = nb::handle(read)](uint64_t offset, uint64_t nbytes) {
+            return called(handle, offset, nbytes);
+        };
+    }
     nb::gil_scoped_release release;
     bool is_standard = true;
-    std::vector<ZipRecord> records = read_directory(fd, size, read_local_headers, &is_standard);
+    std::vector<ZipRecord> records = read_directory(source, size, read_local_headers, &is_standard);
     return new ZipDirectory{std::move(records), is_standard};
 }
 
@@ -140,7 +155,8 @@ void bind_builder(nb::module_& module) {
 
 void bind_files(nb::module_& module) {
     nb::class_<ZipDirectory>(module, "ZipDirectory", "The directory of a zip file, with every number checked.")
-        .def(nb::new_(&open_directory), "fd"_a, "size"_a, "careful"_a = false)
+        .def(nb::new_(&open_directory), "fd"_a, "size"_a, "careful"_a = false, "read"_a = nb::none(),
+             "With read, the file is what read(offset, nbytes) returns, and not the open one.")
         .def("records", &records_of, "make"_a,
              "make(name, offset, nbytes, crc, header) for each record, in file order.")
         .def("methods", &methods_of, "Tuples (method, encrypted, inflated size) for the same records.")

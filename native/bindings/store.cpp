@@ -148,6 +148,14 @@ void bind_store(nb::module_& module) {
                 return as_tuple(failure);
             },
             "device"_a, "block"_a, "address"_a, "nbytes"_a, Release())
+        .def(
+            "poke",
+            [](BlockStore& store, unsigned device, uint64_t block, uintptr_t address, uint64_t nbytes) {
+                std::optional<BlockStore::Failure> failure;
+                store.poke(device, block, reinterpret_cast<const uint8_t*>(address), nbytes, failure);
+                return as_tuple(failure);
+            },
+            "device"_a, "block"_a, "address"_a, "nbytes"_a, Release())
         .def("devices", &devices, "Tuples (name, blocks, LBA bytes, model, serial), if the driver reports its devices.")
         .def("close", &BlockStore::close, Release())
         .def("set_recording", &BlockStore::set_recording, "recording"_a, Release())

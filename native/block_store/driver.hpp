@@ -16,7 +16,8 @@ struct DeviceCommand {
     uint8_t* memory;
     uint32_t nbytes;  // a multiple of kStoreBlock, as is `offset`
     uint64_t offset;
-    uint64_t tag;  // below depth(); unique among the commands in flight
+    uint64_t tag;          // below depth(); unique among the commands in flight
+    bool durable = false;  // a write completes when it survives a power cut; drivers of files ignore it
 };
 
 struct DeviceCompletion {

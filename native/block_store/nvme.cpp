@@ -67,6 +67,7 @@ class NvmeDriver final : public RingDriver {
         passthrough.memory = reinterpret_cast<uintptr_t>(command.memory);
         passthrough.nbytes = command.nbytes;
         nvme::set_lbas(passthrough, command.offset / space.lba_bytes, command.nbytes / space.lba_bytes);
+        if (command.durable) passthrough.cdw12 |= nvme::kForceUnitAccess;
         const int registered = takes_registered_ ? ring_.registered(command.memory, command.nbytes) : -1;
         sent_[command.tag] = {command.nbytes, registered >= 0};
         ring_.queue_command(space.fd, kPassthroughIo, &passthrough, sizeof passthrough, registered, command.tag);

@@ -122,7 +122,7 @@ void BlockStore::send(unsigned slot) {
     uint8_t* memory = command.bounced ? command.bounce : command.memory;
     driver_->send({command.write, command.place.device, devices_->fd(command.place.device), memory + command.moved,
                    static_cast<uint32_t>(command.nbytes - command.moved),
-                   command.place.block * kStoreBlock + command.moved, slot});
+                   command.place.block * kStoreBlock + command.moved, slot, command.durable});
 }
 
 bool BlockStore::reap() {

@@ -161,19 +161,31 @@ std::vector<StoreDriver::Device> BlockStore::devices() {
 
 void BlockStore::peek(unsigned device, uint64_t block, uint8_t* memory, uint64_t nbytes,
                       std::optional<Failure>& failure) {
+    move_blocks(device, block, memory, nbytes, false, failure);
+}
+
+void BlockStore::poke(unsigned device, uint64_t block, const uint8_t* memory, uint64_t nbytes,
+                      std::optional<Failure>& failure) {
+    move_blocks(device, block, const_cast<uint8_t*>(memory), nbytes, true, failure);  // a write only reads it
+}
+
+void BlockStore::move_blocks(unsigned device, uint64_t block, uint8_t* memory, uint64_t nbytes, bool write,
+                             std::optional<Failure>& failure) {
     std::unique_lock<std::mutex> lock = enter();
     if (device >= devices_->count()) throw std::out_of_range("there is no device " + std::to_string(device));
     auto entry = std::make_shared<Entry>();
+    const bool bounced = nbytes % kStoreBlock != 0 || !is_reachable(memory, nbytes);
     for (uint64_t done = 0; done < nbytes;) {
         Command command;
         command.entry = entry;
-        command.bounced = true;
+        command.write = command.durable = write;
+        command.bounced = bounced;
         command.memory = memory + done;
         command.place = {device, block + done / kStoreBlock, 0};
-        command.payload = std::min({nbytes - done, largest_transfer_, Bounce::kSlice});
+        command.payload = std::min({nbytes - done, largest_transfer_, bounced ? Bounce::kSlice : nbytes});
         command.nbytes = round_up(command.payload, kStoreBlock);
         done += command.payload;
-        reads_.push_back(std::move(command));
+        (write ? writes_ : reads_).push_back(std::move(command));
         ++entry->pending;
     }
     while (entry->pending > 0) wait_for_progress(lock);

@@ -80,6 +80,9 @@ class BlockStore {
     // Reads raw blocks of a device from `block` on, whatever index they belong to, and waits for that. Throws
     // std::out_of_range for a missing device.
     void peek(unsigned device, uint64_t block, uint8_t* memory, uint64_t nbytes, std::optional<Failure>& failure);
+    // Writes raw blocks of a device from `block` on, durably by the drivers "nvme", "vfio" and "spdk", and waits for
+    // that. The caller must use no index. Throws as peek() does.
+    void poke(unsigned device, uint64_t block, const uint8_t* memory, uint64_t nbytes, std::optional<Failure>& failure);
     // The devices that the driver opened itself; empty if the caller opened them.
     std::vector<StoreDriver::Device> devices();
     // Drops queued commands, waits for those in flight, closes the devices. May be called twice.
@@ -117,6 +120,7 @@ class BlockStore {
         std::shared_ptr<Entry> entry;
         bool write = false;
         bool bounced = false;
+        bool durable = false;
         uint8_t* memory = nullptr;
         uint64_t payload = 0;  // bytes of the caller's memory
         uint64_t nbytes = 0;   // payload, rounded up to whole blocks
@@ -150,6 +154,8 @@ class BlockStore {
     std::vector<std::string> notes_;
     Stats stats_{};
 
+    void move_blocks(unsigned device, uint64_t block, uint8_t* memory, uint64_t nbytes, bool write,
+                     std::optional<Failure>& failure);
     void check_owner() const;
     std::unique_lock<std::mutex> enter();
     const std::shared_ptr<Entry>& entry_of(int64_t index) const;

@@ -90,7 +90,7 @@ class VfioDriver final : public StoreDriver {
         NvmeChannel& channel = units_[command.device]->channel();
         const std::optional<uint64_t> address = memory_.address_of(command.memory, command.nbytes);
         if (!address) return channel.complete_with(command.tag, -EFAULT);  // a bounce buffer that could not be mapped
-        channel.send(command.write, command.offset, command.nbytes, *address, command.tag);
+        channel.send(command.write, command.offset, command.nbytes, *address, command.tag, command.durable);
     }
 
     void flush() override {

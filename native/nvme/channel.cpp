@@ -19,7 +19,7 @@ NvmeChannel::NvmeChannel(NvmeController& controller, const NvmeNamespace& space)
     for (unsigned slot = controller.slots(); slot > 0; --slot) free_.push_back(static_cast<uint16_t>(slot - 1));
 }
 
-void NvmeChannel::send(bool write, uint64_t offset, uint32_t nbytes, uint64_t address, uint64_t tag) {
+void NvmeChannel::send(bool write, uint64_t offset, uint32_t nbytes, uint64_t address, uint64_t tag, bool durable) {
     if (dead_) return finish(tag, -ENODEV, 0);
     const uint16_t slot = free_.back();
     free_.pop_back();
@@ -32,6 +32,7 @@ void NvmeChannel::send(bool write, uint64_t offset, uint32_t nbytes, uint64_t ad
     command.prp1 = prps.first;
     command.prp2 = prps.second;
     nvme::set_lbas(command, offset / space_.lba_bytes, nbytes / space_.lba_bytes);
+    if (durable) command.cdw12 |= nvme::kForceUnitAccess;
     controller_.queue(write).push(command);
 }
 

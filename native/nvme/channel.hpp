@@ -22,7 +22,7 @@ class NvmeChannel {
 
     // Queues a command between the namespace and the device address `address`: whole LBAs, at most the controller's
     // largest transfer. The caller keeps no more commands in flight than the controller has slots.
-    void send(bool write, uint64_t offset, uint32_t nbytes, uint64_t address, uint64_t tag);
+    void send(bool write, uint64_t offset, uint32_t nbytes, uint64_t address, uint64_t tag, bool durable = false);
     // Completes a command without sending it to the controller.
     void complete_with(uint64_t tag, int32_t result) { finish(tag, result, 0); }
     void flush();

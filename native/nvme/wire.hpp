@@ -52,6 +52,9 @@ constexpr uint32_t kNumberOfQueues = 0x07;  // a feature id
 // Read and Write have the first LBA in cdw10 and cdw11, and the count minus one in the low half of cdw12.
 constexpr uint32_t kMaxLbas = 1 << 16;
 
+// In CDW12 of a write: it completes when the data are on the medium.
+constexpr uint32_t kForceUnitAccess = uint32_t{1} << 30;
+
 template <typename AnyCommand>  // Command or PassthroughCommand
 void set_lbas(AnyCommand& command, uint64_t first, uint32_t count) {
     command.cdw10 = static_cast<uint32_t>(first);

@@ -113,7 +113,9 @@ int SpdkDevice::submit(const DeviceCommand& command) {
     uint32_t lba = spdk_nvme_ns_get_sector_size(namespace_);
     auto* running = new Running{this, command.tag, command.nbytes};
     auto move = command.write ? spdk_nvme_ns_cmd_write : spdk_nvme_ns_cmd_read;
-    int failed = move(namespace_, queue_, command.memory, command.offset / lba, command.nbytes / lba, done, running, 0);
+    const uint32_t flags = command.durable ? SPDK_NVME_IO_FLAGS_FORCE_UNIT_ACCESS : 0;
+    int failed =
+        move(namespace_, queue_, command.memory, command.offset / lba, command.nbytes / lba, done, running, flags);
     if (failed != 0) delete running;
     return failed;
 }

@@ -31,7 +31,6 @@ void write_all(int fd, const uint8_t* memory, uint64_t nbytes, uint64_t offset) 
 // known.
 class BlockOrder {
   public:
-    explicit BlockOrder(uint64_t first) : next_(first) {}
     // Waits for the turn of block `number`, then runs `work`. Returns false, without running it, if another thread
     // failed.
     template <typename Work>
@@ -53,7 +52,7 @@ class BlockOrder {
   private:
     std::mutex mutex_;
     std::condition_variable changed_;
-    uint64_t next_;
+    uint64_t next_ = 0;
     bool failed_ = false;
 };
 
@@ -71,16 +70,15 @@ const uint8_t* memory_as_written(const Extents& extents, const std::vector<Patch
 std::vector<uint32_t> cached_write(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
                                    const CachedOptions& options, Control& control) {
     Checksums checksums(extents.all().size());
-    // A new file holds zeros already where no extent is: a chunk of a large file takes no walk over all of it.
-    const uint64_t first = extents.begin() / options.block;
-    const uint64_t last = (extents.end() + options.block - 1) / options.block;
-    BlockOrder order(first);
+    // What is before the first extent is none of this transfer's: blocks are counted from its page on.
+    const uint64_t origin = extents.begin() / kPage * kPage;
+    const uint64_t last = (extents.end() - origin + options.block - 1) / options.block;
+    BlockOrder order;
     std::vector<std::optional<Staging>> stagings(std::max(options.threads, 1U));  // each created on first use
     std::vector<std::vector<Part>> all_parts(stagings.size());
-    auto work = [&](unsigned thread, uint64_t index) {
-        const uint64_t number = first + index;
+    auto work = [&](unsigned thread, uint64_t number) {
         control.check();
-        uint64_t begin = number * options.block;
+        uint64_t begin = origin + number * options.block;
         uint64_t end = std::min(begin + options.block, size);
         if (extents.is_gap(begin, end)) {  // a new file holds zeros already
             if (order.run(number, [] {})) control.advance(end - begin);
@@ -111,9 +109,9 @@ std::vector<uint32_t> cached_write(int fd, uint64_t size, const Extents& extents
         }
         control.advance(end - begin);
     };
-    control.advance(first * options.block);
-    run_workers(options.threads, last - first, work, [&] { order.fail(); });
-    control.advance(size - std::min(last * options.block, size));
+    control.advance(origin);
+    run_workers(options.threads, last, work, [&] { order.fail(); });
+    control.advance(size - std::min(origin + last * options.block, size));
     return checksums.values();
 }
 

@@ -42,8 +42,8 @@ class RequestPlanner {
         return {extents_.next_aligned(begin, end, options_.alignment, min_nbytes_), nullptr};
     }
 
-    // Where the first request begins: nothing is before the first extent.
-    uint64_t first() const { return extents_.begin() / options_.block * options_.block; }
+    // Where the first request begins. What is before the first extent is none of this transfer's.
+    uint64_t first() const { return extents_.begin() / options_.alignment * options_.alignment; }
 
     // The largest number of bytes that one request copies: one alignment where all memory is aligned.
     uint64_t max_staged() const {

@@ -38,8 +38,8 @@ void check_room(const Directory& found, uint64_t size) {
 }
 
 // Reads the zip64 end record at `place` into `found`. Returns false if there is none.
-bool read_end64(int fd, uint64_t place, const uint8_t* locator, Directory& found) {
-    std::vector<uint8_t> record = read_bytes(fd, place, kEnd64Bytes);
+bool read_end64(const ZipSource& source, uint64_t place, const uint8_t* locator, Directory& found) {
+    std::vector<uint8_t> record = read_bytes(source, place, kEnd64Bytes);
     if (std::memcmp(record.data(), "PK\6\6", 4) != 0) return false;
     uint64_t here = number_at<uint64_t>(&record[24]), count = number_at<uint64_t>(&record[32]);
     uint64_t nbytes = number_at<uint64_t>(&record[40]);
@@ -111,11 +111,12 @@ uint64_t end_search_nbytes(uint64_t size) {
 
 }  // namespace
 
-std::vector<uint8_t> read_bytes(int fd, uint64_t offset, uint64_t nbytes) {
+std::vector<uint8_t> read_bytes(const ZipSource& source, uint64_t offset, uint64_t nbytes) {
+    if (source.read) return source.read(offset, nbytes);
     std::vector<uint8_t> bytes(nbytes);
     uint64_t got = 0;
     while (got < nbytes) {
-        ssize_t count = pread(fd, bytes.data() + got, nbytes - got, static_cast<off_t>(offset + got));
+        ssize_t count = pread(source.fd, bytes.data() + got, nbytes - got, static_cast<off_t>(offset + got));
         if (count < 0 && errno == EINTR) continue;
         if (count < 0) throw SystemError(errno, "read", offset + got);
         if (count == 0) throw Truncated(offset + got);
@@ -124,17 +125,17 @@ std::vector<uint8_t> read_bytes(int fd, uint64_t offset, uint64_t nbytes) {
     return bytes;
 }
 
-Directory find_directory(int fd, uint64_t size) {
+Directory find_directory(const ZipSource& source, uint64_t size) {
     if (size < kEndBytes) throw Malformed("", "too short for a zip file: " + std::to_string(size) + " bytes");
     // torch writes the end record as the last bytes of the file.
     uint64_t tail = std::min(size, kEndBytes + kLocatorBytes + kEnd64Bytes);
-    std::vector<uint8_t> bytes = read_bytes(fd, size - tail, tail);
+    std::vector<uint8_t> bytes = read_bytes(source, size - tail, tail);
     uint64_t at = tail - kEndBytes;
     bool is_standard = std::memcmp(&bytes[at], "PK\5\6", 4) == 0 && number_at<uint16_t>(&bytes[at + 20]) == 0;
     if (!is_standard) {
         uint64_t farthest = end_search_nbytes(size);
         tail = std::min(size, farthest + kLocatorBytes);
-        bytes = read_bytes(fd, size - tail, tail);
+        bytes = read_bytes(source, size - tail, tail);
         at = tail - kEndBytes;
         while (std::memcmp(&bytes[at], "PK\5\6", 4) != 0) {
             if (at == 0 || tail - at == farthest) {
@@ -153,7 +154,7 @@ Directory find_directory(int fd, uint64_t size) {
         const uint8_t* locator = end - kLocatorBytes;
         uint64_t place = number_at<uint64_t>(locator + 8);
         if (place > size - kEnd64Bytes) throw Malformed("", "the zip64 end record is said to be outside the file");
-        wide = read_end64(fd, place, locator, found);
+        wide = read_end64(source, place, locator, found);
         found.is_standard = is_standard && wide;
     }
     if (!wide) check_single_part(found.disk, number_at<uint16_t>(end + 6), number_at<uint16_t>(end + 8), found.count);
@@ -161,8 +162,8 @@ Directory find_directory(int fd, uint64_t size) {
     return found;
 }
 
-std::vector<ZipRecord> read_entries(int fd, uint64_t size, const Directory& directory) {
-    std::vector<uint8_t> bytes = read_bytes(fd, directory.offset, directory.nbytes);
+std::vector<ZipRecord> read_entries(const ZipSource& source, uint64_t size, const Directory& directory) {
+    std::vector<uint8_t> bytes = read_bytes(source, directory.offset, directory.nbytes);
     std::vector<ZipRecord> records;
     records.reserve(directory.count);
     std::unordered_set<std::string> names;

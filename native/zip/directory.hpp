@@ -18,13 +18,13 @@ struct Directory {
 };
 
 // Throws SystemError, Truncated or Malformed.
-Directory find_directory(int fd, uint64_t size);
+Directory find_directory(const ZipSource& source, uint64_t size);
 
 // Returns the records in the directory's order, without the offsets of their data. Throws as find_directory() does.
-std::vector<ZipRecord> read_entries(int fd, uint64_t size, const Directory& directory);
+std::vector<ZipRecord> read_entries(const ZipSource& source, uint64_t size, const Directory& directory);
 
 // Reads exactly `nbytes` bytes of the file. Throws SystemError or Truncated.
-std::vector<uint8_t> read_bytes(int fd, uint64_t offset, uint64_t nbytes);
+std::vector<uint8_t> read_bytes(const ZipSource& source, uint64_t offset, uint64_t nbytes);
 
 // Reads a little-endian number.
 template <typename Number>

@@ -33,8 +33,9 @@ void begin_reading_headers(const std::vector<ZipRecord>& records, int fd) {
 }
 
 // Sets the data offsets of the records, which are sorted; see read_directory().
-void set_offsets(std::vector<ZipRecord>& records, int fd, uint64_t directory, bool read_local_headers) {
-    if (read_local_headers) begin_reading_headers(records, fd);
+void set_offsets(std::vector<ZipRecord>& records, const ZipSource& source, uint64_t directory,
+                 bool read_local_headers) {
+    if (read_local_headers && !source.read) begin_reading_headers(records, source.fd);
     for (size_t index = 0; index < records.size(); ++index) {
         ZipRecord& record = records[index];
         uint64_t limit = index + 1 < records.size() ? records[index + 1].header : directory;
@@ -49,7 +50,7 @@ void set_offsets(std::vector<ZipRecord>& records, int fd, uint64_t directory, bo
         }
         record.offset = limit - descriptor - record.nbytes;
         if (read_local_headers || limit < earliest + record.nbytes + descriptor || record.offset - earliest > 65535) {
-            record.offset = data_offset(record, read_bytes(fd, record.header, kHeaderBytes).data());
+            record.offset = data_offset(record, read_bytes(source, record.header, kHeaderBytes).data());
             if (record.offset > limit || record.nbytes > limit - record.offset) {
                 throw Malformed(record.name, "runs into the next record");
             }
@@ -59,13 +60,14 @@ void set_offsets(std::vector<ZipRecord>& records, int fd, uint64_t directory, bo
 
 }  // namespace
 
-std::vector<ZipRecord> read_directory(int fd, uint64_t size, bool read_local_headers, bool* is_standard) {
-    Directory directory = find_directory(fd, size);
+std::vector<ZipRecord> read_directory(const ZipSource& source, uint64_t size, bool read_local_headers,
+                                      bool* is_standard) {
+    Directory directory = find_directory(source, size);
     if (is_standard != nullptr) *is_standard = directory.is_standard;
-    std::vector<ZipRecord> records = read_entries(fd, size, directory);
+    std::vector<ZipRecord> records = read_entries(source, size, directory);
     std::stable_sort(records.begin(), records.end(),
                      [](const ZipRecord& one, const ZipRecord& other) { return one.header < other.header; });
-    set_offsets(records, fd, directory.offset, read_local_headers);
+    set_offsets(records, source, directory.offset, read_local_headers);
     return records;
 }
 

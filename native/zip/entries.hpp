@@ -2,11 +2,22 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace fastio {
+
+// Where a zip file is read from: an open file, or the function that returns bytes [offset, offset + nbytes).
+struct ZipSource {
+    int fd = -1;
+    std::function<std::vector<uint8_t>(uint64_t offset, uint64_t nbytes)> read;
+
+    ZipSource(int fd) : fd(fd) {}  // NOLINT(google-explicit-constructor)
+    explicit ZipSource(std::function<std::vector<uint8_t>(uint64_t, uint64_t)> read) : read(std::move(read)) {}
+};
 
 struct ZipRecord {
     std::string name;
@@ -32,7 +43,8 @@ struct Malformed : std::runtime_error {
 // the data offset is derived from the next record (torch writes data, a descriptor, the next header). A derived offset
 // is a guess: check_headers() must confirm it before the bytes are used. With `read_local_headers` the headers are read
 // instead. `is_standard` is set to whether the file ends as torch writes it: with an unambiguous end record.
-std::vector<ZipRecord> read_directory(int fd, uint64_t size, bool read_local_headers, bool* is_standard = nullptr);
+std::vector<ZipRecord> read_directory(const ZipSource& source, uint64_t size, bool read_local_headers,
+                                      bool* is_standard = nullptr);
 
 // Whether the local headers confirm the data offsets of all records that lie, header included, in `memory`, which holds
 // `nbytes` of the file from `offset` on.

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import fastio
 
-PACKAGES = {"checkpoint", "dicts", "distributed", "hybrid", "integrations", "offload"}
+PACKAGES = {"checkpoint", "dicts", "distributed", "hybrid", "integrations", "offload", "volumes"}
 # Caught inside fastio, which raises another error in their place.
 INTERNAL = {"DamagedError", "NativeError", "NeedsTorchError", "NoThreadError", "OtherPickleError"}
 HIDDEN = """

@@ -41,7 +41,8 @@ TAKEN = {
     **dict.fromkeys(("folder", "path", "directory", "first", "second", "strip_prefix"), PATH),
     **dict.fromkeys(("places", "folders", "store", "source"), PATHS),
     **dict.fromkeys(("metadata", "into", "dtype", "wdic", "rdic", "rules", "format", "pickle_module"), "none"),
-    **dict.fromkeys(("backend", "framework", "op", "when_busy", "mode", "codec", "renew", "context", "optimizer"), ""),
+    **dict.fromkeys(("backend", "framework", "op", "when_busy", "writer", "mode", "codec", "renew", "context"), ""),
+    "optimizer": "",
     **dict.fromkeys(("costs", "modes", "gradient_reserve", "tensors", "state", "policy"), ""),
     **dict.fromkeys(("budget", "gpu_budget", "gpu_bytes", "host_budget", "keep", "keep_every"), "none number"),
     **dict.fromkeys(("memory_budget", "pickle_protocol", "max_shard_size", "nbytes"), "none number"),
@@ -62,7 +63,8 @@ TAKEN = {
     "progress": "none bool function",
     "target": "text bytes number",
     "tensor": "tensor",
-    **dict.fromkeys(("verify", "strict", "atomic"), "bool"),
+    "fqn_to_index_mapping": "none dict",
+    **dict.fromkeys(("verify", "strict", "atomic", "save_distributed", "enable_consolidation"), "bool"),
 }
 FLAGS = {
     *("durable", "clone", "checksums", "hashes", "weights_only", "mmap", "learn"),
@@ -121,6 +123,11 @@ def cases(folder: Path) -> dict[str, Case]:
         "hybrid.simulate": Case(hybrid.simulate, {"costs": costs, "modes": ["DHA"]}),
         "Writer": Case(distributed.Writer, {"path": folder / "dcp"}),
         "Reader": Case(distributed.Reader, {"path": folder / "dcp"}),
+        "HuggingFaceWriter": Case(distributed.HuggingFaceWriter, {"path": folder / "hf"}),
+        "HuggingFaceReader": Case(distributed.HuggingFaceReader, {"path": folder / "hf"}),
+        "consolidate": Case(
+            distributed.consolidate, {"folder": folder, "destination": folder / "whole"}, {"force": "bool"}
+        ),
         "share_dictionaries": Case(distributed.share_dictionaries, {"folder": folder}, {"group": "any"}),
         "WRDic": Case(dicts.WRDic, {}),
         "Dictionary": Case(dicts.Dictionary, {}),
@@ -209,6 +216,9 @@ NAMES = (
     "hybrid.simulate",
     "Writer",
     "Reader",
+    "HuggingFaceWriter",
+    "HuggingFaceReader",
+    "consolidate",
     "share_dictionaries",
     "WRDic",
     "Dictionary",

@@ -19,25 +19,32 @@ from benching import MIB, on_disk, processes
 from fastio.checkpoint import Checkpointer
 from fastio_bench.checkpoint import child as checkpoint_child
 from fastio_bench.checkpoint import runs as checkpoint_runs
-from fastio_bench.checkpoint import savers, tables
+from fastio_bench.checkpoint import savers, slowdown, tables
 from fastio_bench.checkpoint.options import checkpoint
 from fastio_bench.checkpoint.state import Shape, TrainingState, shape_of
 from fastio_bench.checkpoint.works import (
+    ALONE,
     BLOCKED,
     BUDGETED,
+    COLUMNS,
     COPY,
     DCP,
     DCP_CACHED,
+    DCP_SYNCED,
     DURABLE,
     FASTIO,
     FULL,
     INCREMENTAL,
     MAPPED,
+    PROCESS,
     RANKS_LOAD,
     RANKS_SAVE,
     RESTORE,
     RESTORERS,
+    ROWS,
     SAVERS,
+    SLOWED,
+    SLOWING,
     TORCH,
     WORKS,
     Job,
@@ -75,6 +82,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ChildError(str(error)) from error
 
     monkeypatch.setattr(checkpoint_child, "run", run)
+    monkeypatch.setattr(slowdown, "_ALONE_SECONDS", 0.01)
 
 
 def invoke(*arguments: object) -> Result:
@@ -162,23 +170,27 @@ class TestCommand:
         assert not told["failures"]
         counts = {(own["work"], own["tool"]): own["rounds"] for own in told["summaries"]}
         assert counts == (
-            dict.fromkeys(((BLOCKED, tool) for tool in (COPY, FASTIO, DCP, DCP_CACHED, BUDGETED)), 2)
+            dict.fromkeys(((BLOCKED, tool) for tool in (COPY, FASTIO, PROCESS, DCP, DCP_CACHED, BUDGETED)), 2)
+            | dict.fromkeys(((SLOWED, tool) for tool in SLOWING), 2)
+            | {(SLOWED, ALONE): 2 * len(SLOWING)}
             | dict.fromkeys(((DURABLE, tool) for tool in (*SAVERS, disk_limit.TOOL)), 2)
             | dict.fromkeys(((work, tool) for work in (RANKS_SAVE, RANKS_LOAD) for tool in (DCP, FASTIO)), 1)
             | {(RANKS_SAVE, disk_limit.TOOL): 1}
             | dict.fromkeys(((RESTORE, tool) for tool in (TORCH, MAPPED, FASTIO, disk_limit.TOOL)), 1)
             | dict.fromkeys(((INCREMENTAL, tool) for tool in (FULL, FASTIO)), 2)
+            | dict.fromkeys(((work, tool) for work in (ROWS, COLUMNS) for tool in (DCP, DCP_SYNCED, FASTIO)), 1)
         )
         assert {sample["nbytes"] for sample in told["samples"] if sample["work"] == DURABLE} == {
             TrainingState(shape_of(1_200_000)).nbytes
         }
         asked = [(goal["work"], goal["asked"]) for goal in told["findings"]["goals"]]
         assert set(asked) >= {
-            *((BLOCKED, 0.8), (BLOCKED, 0.2), (DURABLE, 2.3)),
+            *((BLOCKED, 0.95), (BLOCKED, 0.2), (DURABLE, 2.3)),
             *((RANKS_SAVE, 2.0), (RESTORE, 1.7), (INCREMENTAL, 5.0)),
+            *((ROWS, 5.0), (COLUMNS, 5.0)),
         }
         memory = [goal["against"] for goal in told["findings"]["goals"] if goal["unit"] == "MiB"]
-        assert memory == ["memory: one snapshot and 64 MiB", "memory: memory_budget and 64 MiB"]
+        assert memory == ["memory", "memory", "memory: one snapshot and 64 MiB", "memory: memory_budget and 64 MiB"]
         assert len(told["exhibits"]) == len(WORKS)
         assert "about" in said
         assert "Goals" in said
@@ -279,7 +291,7 @@ class TestGoals:
         found = tables.goals(tables.summaries(samples))
         measured = [(goal.work, goal.against, round(goal.measured, 3), goal.met) for goal in found]
         assert measured == [
-            (BLOCKED, COPY, 0.9, True),
+            (BLOCKED, COPY, 0.9, False),
             (DURABLE, TORCH, 2.3, True),
             (RANKS_SAVE, DCP, 1.5, False),
             (BLOCKED, f"{DCP}'s", 0.1, True),

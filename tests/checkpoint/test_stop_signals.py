@@ -38,7 +38,7 @@ def slow(layout, path, policy, progress, still):
     return save(layout, path, policy, progress, still)
 
 with Checkpointer(folder, when_busy="skip") as checkpointer:
-    checkpointer.on_signal(signal.SIGTERM, within=2 if pause < 2 else 0.3)
+    checkpointer.on_signal(signal.SIGTERM, within=60 if pause < 2 else 0.3)
     for step in range(1_000_000):
         if step == 1:
             checkpointer.wait()

@@ -191,12 +191,17 @@ def test_every_subcommand_prints_one_document_of_json(
 ) -> None:
     monkeypatch.setenv("FASTIO_DICTIONARY_DIR", str(tmp_path / "dictionaries"))
     fastio.save({"w": torch.ones(2)}, path := tmp_path / "a.safetensors")
+    volume = tmp_path / "volume"
     arguments: dict[tuple[str, ...], tuple[tuple[object, ...], set[str]]] = {
         ("inspect",): ((path,), {"path", "format", "tensors"}),
         ("verify",): ((path,), {"path", "status", "problem"}),
         ("seal",): ((path,), {"path", "sidecar", "tensors"}),
         ("convert",): ((path, tmp_path / "b.pt"), {"source", "destination", "nbytes"}),
         ("diff",): ((path, path), {"first", "second", "equal", "differences"}),
+        ("volume", "create"): ((volume, "1MiB"), {"volume", "nbytes"}),
+        ("cp",): ((path, f"file:{volume}"), {"source", "destination", "nbytes"}),
+        ("ls",): ((volume,), {"volume", "nbytes", "free_nbytes", "objects"}),
+        ("rm",): ((f"file:{volume}/a.safetensors",), {"path", "status", "problem"}),
         ("explain",): (("1MiB",), {"tool", "reason", "confidence", "entries"}),
         ("tools",): ((), {"name", "available", "reason", "cure"}),
         ("dictionaries", "show"): ((), {"folder", "dictionaries"}),

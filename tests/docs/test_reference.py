@@ -12,7 +12,7 @@ import fastio
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
-PARTS = ("checkpoint", "dicts", "distributed", "hybrid", "models", "offload", "testing")
+PARTS = ("checkpoint", "dicts", "distributed", "hybrid", "models", "offload", "testing", "volumes")
 # What `import fastio` warms up, and a detail of contexts.
 INTERNAL = {"fastio.dicts.warm_up", "fastio.dicts.small_class"}
 

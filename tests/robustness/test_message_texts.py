@@ -56,6 +56,11 @@ WITHOUT_A_NAME = {
     "this store is closed",
     "force is for devices that are opened here",
     "an offloaded tensor is needed while a CUDA graph is captured",
+    "when_busy='queue': incremental=True compares with one copy",
+    "writer='process': ",
+    "on_signal must be called in the main thread",
+    "fqn_to_index_mapping and max_shard_size= both divide the tensors into files",
+    "enable_consolidation=True needs save_distributed=True",
     "File is closed",  # safetensors' own words
 }
 

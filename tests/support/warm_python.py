@@ -7,11 +7,13 @@ act when a process starts need a forking process of their own, which has them to
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import importlib
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -39,7 +41,11 @@ _IMPORTED = (
     "fastio_bench.harness.fresh_process_child",
     "fastio_bench.offload.training_job",
 )
-_STARTING = ("fastio_bench.harness.children", "fastio_bench.checkpoint.child")
+_STARTING = (
+    "fastio_bench.harness.children",
+    "fastio_bench.checkpoint.child",
+    "fastio.checkpoint.writer_process.process",
+)
 _SERVE = "import sys; sys.path[:] = {path!r}; import warm_python; warm_python.serve({fd})"
 
 
@@ -64,9 +70,11 @@ class WarmPopen(subprocess.Popen):
         read, _, _, write, _, write_errors = pipes
         environment = dict(os.environ if env is None else env)
         standard = [own if own != -1 else number for number, own in enumerate((read, write, write_errors))]
-        request = {"code": args[2:], "environment": environment, "folder": str(cwd or os.getcwd())}
+        numbers = [0, 1, 2, *pass_fds]
+        request = {"code": args[2:], "environment": environment, "folder": str(cwd or os.getcwd()), "numbers": numbers}
+        request["blocked"] = [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]
         self._forking = _forking(environment)
-        self.pid = self._forking.ask(request, standard)
+        self.pid = self._forking.ask(request, [*standard, *pass_fds])
         self._ended = os.pidfd_open(self.pid)
         self._child_created = True
         self._close_pipe_fds(*pipes)
@@ -197,7 +205,7 @@ def serve(fd: int) -> None:
     gc.freeze()
     with socket.socket(fileno=fd) as own:
         while True:
-            said, descriptors, *_ = socket.recv_fds(own, 64, 4)
+            said, descriptors, *_ = socket.recv_fds(own, 64, 16)
             if not said:
                 os._exit(0)
             with open(descriptors.pop(0), "rb") as file:
@@ -227,7 +235,12 @@ def _become(request: dict[str, Any], descriptors: list[int], leads: int) -> None
     status: Any = 1
     try:
         os.setsid()
-        for number, descriptor in enumerate(descriptors):
+        signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
+        moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 200) for descriptor in [leads, *descriptors]]
+        for descriptor in [leads, *descriptors]:
+            os.close(descriptor)
+        leads = moved.pop(0)
+        for number, descriptor in zip(request["numbers"], moved, strict=True):
             os.dup2(descriptor, number)
             os.close(descriptor)
         os.close(leads)

@@ -11,7 +11,7 @@ import torch
 
 import fastio
 from fastio.dicts import Dictionary, RDic, WRDic
-from fastio.distributed import Reader, Writer, share_dictionaries
+from fastio.distributed import HuggingFaceWriter, Reader, Writer, consolidate, share_dictionaries
 from fastio.offload import BlockStore, ToolStore, encode
 
 model = torch.nn.Linear(2, 2)
@@ -59,6 +59,8 @@ with fastio.patch_torch(), fastio.patch_safetensors():
 
 with fastio.Checkpointer("run", keep=2, memory_budget="2GiB", when_busy="skip", policy=Dictionary()) as checkpointer:
     saved: fastio.SaveHandle = checkpointer.save(1, {"model": model}, metadata={"loss": 1.0})
+    written: fastio.SaveResult = saved.written.result(timeout=1.0)
+    done, total = saved.progress
     restored = checkpointer.restore(into={"model": model}, map_location="cpu")
     step: int = restored.step + 1 if restored else 0
 
@@ -72,6 +74,8 @@ hybrid = fastio.Hybrid(model, optimizer, gpu_budget="8GiB", planner="optimal", o
 hybrid.step()
 WRDic(mode="w")
 Writer("step", policy="auto", overwrite=False)
+HuggingFaceWriter("step", {"weight": 1}, save_distributed=True, durable=False)
+is_checked: bool = consolidate("step", "model", max_shard_size="5GB", group=True).verified
 Reader(Path("step"), progress=True)
 share_dictionaries("folder", mode="per_rank")
 

@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import stat
+import time
 import weakref
 
 from fastio._native import Descriptor
@@ -17,6 +18,9 @@ from fastio.errors import CheckpointError, FolderInUseError, TransferError
 _NAME = ".lock"
 _LONGEST = 512  # bytes that are read of the file, which names the lock's holder
 _OURS = re.compile(rb"(?:process \d+ on [^\n]*\n)?")
+_HOLDER = re.compile(rb"process (\d+) on ([^\n]*?)(?: \(its writer process is (\d+)\))?\n")
+_POLL_SECONDS = 0.05
+_ENDING_SECONDS = 5.0  # a process that has ended may still hold the lock: its threads end one after the other
 _NOT_REGULAR = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV)
 
 
@@ -25,6 +29,8 @@ class FolderLock:
 
     The lock is the system's ``flock`` on the file; the file stays when the lock is released. Children of a fork do not
     hold it. Only an empty regular file, or one that such a lock wrote, is written to, never a symbolic link's target.
+
+    A writer process that finishes the steps of a training that died is waited for.
 
     Raises FolderInUseError, naming the holder; CheckpointError if something else is in the lock's place; TransferError
     if the system cannot lock.
@@ -51,18 +57,33 @@ class FolderLock:
     def _hold(self, path: str, folder: str, fd: int) -> None:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise _foreign(path, "is no regular file")
-        holder = os.pread(fd, _LONGEST, 0)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FolderInUseError(folder, holder.decode("utf-8", "replace").strip() or "another process") from None
-        except OSError as error:
-            raise TransferError(error.errno or 0, "locking", path) from error
+        end = time.monotonic() + _ENDING_SECONDS
+        while not _locked(fd, path):
+            holder = os.pread(fd, _LONGEST, 0)
+            writer = _writer_of_ended(holder)
+            if writer is not None and _is_running(writer):
+                end = time.monotonic() + _ENDING_SECONDS
+            if writer is None or time.monotonic() > end:
+                raise FolderInUseError(folder, holder.decode("utf-8", "replace").strip() or "another process")
+            time.sleep(_POLL_SECONDS)
         if _OURS.fullmatch(os.pread(fd, _LONGEST, 0)) is None:
             raise _foreign(path, "holds something else than the name of a writer of checkpoints")
+        self._name(fd, "")
+
+    @staticmethod
+    def _name(fd: int, more: str) -> None:
+        text = f"process {os.getpid()} on {socket.gethostname()}{more}\n".encode()
         with contextlib.suppress(OSError):  # on a full disk the lock holds, but does not name its holder
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            os.pwrite(fd, text, 0)
+            os.ftruncate(fd, len(text))
+
+    def name_writer(self, process: int) -> None:
+        """Note a process that inherited the lock, and holds it for a while if this process dies."""
+        self._name(self._file.fileno(), f" (its writer process is {process})")
+
+    def fileno(self) -> int:
+        """Return the descriptor: a process that inherits it holds the lock, too."""
+        return self._file.fileno()
 
     def require(self) -> None:
         """Raise CheckpointError if the lock's file was removed or replaced, so that others may write."""
@@ -79,6 +100,36 @@ class FolderLock:
     def release(self) -> None:
         """Release the lock; a second call does nothing."""
         self._file.close()
+
+
+def _locked(fd: int, path: str) -> bool:
+    """Take the lock; returns whether that was possible. TransferError if the system cannot lock."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise TransferError(error.errno or 0, "locking", path) from error
+    return True
+
+
+def _writer_of_ended(holder: bytes) -> int | None:
+    """Return the writer process of the process that the lock's file names, if that was one of this host and ended."""
+    named = _HOLDER.fullmatch(holder)
+    if named is None or named[3] is None or named[2] != socket.gethostname().encode() or _is_running(int(named[1])):
+        return None
+    return int(named[3])
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+        with open(f"/proc/{process}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] != b"Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    except OSError:  # of another user
+        return True
 
 
 def _foreign(path: str, problem: str) -> CheckpointError:

@@ -33,6 +33,12 @@ class LongPathFolder:
             os.makedirs(self.path, exist_ok=True)
 
 
+def descriptors_of(path: str) -> list[int]:
+    """Return the descriptors that another process must inherit to use the path of a folder: one, or none."""
+    number = path.removeprefix("/proc/self/fd/")
+    return [int(number)] if number != path else []
+
+
 def _open_part_by_part(folder: str, make: bool) -> Descriptor:
     current = Descriptor("/" if os.path.isabs(folder) else ".", _FLAGS)
     current.open()

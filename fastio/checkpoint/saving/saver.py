@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from fastio.checkpoint.background_write import BackgroundWrite
 from fastio.checkpoint.folder.incremental_links import BaseStep
@@ -16,51 +16,21 @@ from fastio.checkpoint.save_handle import Meter, SaveHandle
 from fastio.checkpoint.saving.captured_state import captured
 from fastio.checkpoint.saving.chunked_save import ChunkMemory
 from fastio.checkpoint.saving.refused_objects import RefusedObjects
-from fastio.checkpoint.saving.snapshot import Snapshot, Storage
+from fastio.checkpoint.saving.save_settings import SaveSettings
+from fastio.checkpoint.saving.snapshot import Storage
 from fastio.checkpoint.saving.snapshot_pool import SnapshotPool
-from fastio.checkpoint.saving.step_writer import StepWriter
+from fastio.checkpoint.saving.step_writes import Save, StepWrites
 from fastio.checkpoint.saving.writing import Task
 from fastio.checkpoint.stop_signals import StopSignals
 from fastio.checkpoint.training_pause import TrainingPause
-from fastio.checkpoint.write_queue import WriteQueue
-from fastio.engine.background_job import Progress
-from fastio.engine.delayed_progress import after_a_second
-from fastio.errors import CheckpointError
 from fastio.formats.pt.records import Records
-from fastio.progress import shown
-from fastio.results import SaveResult, publish
-from fastio.runtime.interrupt_safe_thread import POLL_SECONDS, NoThreadError
-from fastio.sizes import exact_size, format_size
+from fastio.runtime.interrupt_safe_thread import POLL_SECONDS
+from fastio.sizes import exact_size
 
 _log = logging.getLogger("fastio.checkpoint")
 # If at least this many bytes are known to have changed, they are written while the rest is still being compared.
 _WORTH_AN_EARLY_START = 32 << 20
 _MOST_COPIES = 2  # with a queue, without a memory budget: of the step that is written, and of one that waits
-
-WhenBusy = Literal["wait", "skip", "queue"]
-
-
-class SaveSettings(NamedTuple):
-    """How to save: see :class:`fastio.checkpoint.Checkpointer`. ``memory_budget`` is in bytes."""
-
-    keep: int | None
-    keep_every: int | None
-    asynchronous: bool
-    memory_budget: int | None
-    incremental: bool
-    when_busy: WhenBusy
-    read_back: bool
-    policy: Any
-    progress: Any
-
-
-class _Save(NamedTuple):
-    """A save under way: what to write, its handle, how far it is, and for how long training pauses."""
-
-    task: Task
-    handle: SaveHandle
-    meter: Meter
-    pause: TrainingPause
 
 
 class Saver:
@@ -68,21 +38,33 @@ class Saver:
 
     def __init__(self, steps: StepFolder, settings: SaveSettings) -> None:
         self._lock = FolderLock(steps.path)
+        self._snapshots = SnapshotPool(settings.incremental, shared=settings.writer == "process")
+        try:
+            self._writes = StepWrites(steps, settings, self._lock, self._snapshots)
+        except BaseException:
+            self._lock.release()
+            raise
         self._steps = steps
         self._settings = settings
-        self._snapshots = SnapshotPool(comparable=settings.incremental)
-        self._queue = WriteQueue()
-        self._writer = StepWriter(steps, settings.keep, settings.keep_every)
-        self._base: Manifest | None = None  # the step that the snapshot holds
+        self._queue = self._writes.queue
         self._refused_objects = RefusedObjects()
         self._is_closing = False
         self._has_told_full = False
-        self.stop = StopSignals()
+
+    @property
+    def stop(self) -> StopSignals:
+        """The signals that ask the program to end."""
+        return self._writes.stop
 
     @property
     def is_busy(self) -> bool:
         """Whether a step is still being written."""
         return bool(self._queue.working())
+
+    @property
+    def _may_start_early(self) -> bool:
+        """Whether a step may be written before all of it is copied: its writer must live as long as this process."""
+        return self._settings.asynchronous and self._settings.writer == "thread"
 
     def described(self) -> list[str]:
         """Its main settings, in words."""
@@ -92,6 +74,7 @@ class Saver:
             *([] if settings.keep_every is None else [f"multiples of {settings.keep_every} stay"]),
             "asynchronous" if settings.asynchronous else "synchronous",
             *(["incremental"] if settings.incremental else []),
+            *(["written by a process"] if settings.writer == "process" else []),
         ]
 
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> SaveHandle:
@@ -126,7 +109,7 @@ class Saver:
         pause = TrainingPause()
         where = f"{self._steps.path}: step {step}"
         (small, storages, _), image = state_records = captured(state, where, self._refused_objects)
-        base, self._base = self._base, None
+        base, self._writes.base = self._writes.base, None
         total = state_records.nbytes
         task = Task(
             self._steps, step, 0, Records(small, storages), image, metadata, base=None, chunk_memory=None,
@@ -134,7 +117,7 @@ class Saver:
         )  # fmt: skip
         meter = Meter(total)
         handle = SaveHandle(step, self._steps.path_of(step), total if image is None else len(image), meter)
-        save = _Save(task, handle, meter, pause)
+        save = Save(task, handle, meter, pause)
         if settings.asynchronous:
             self._make_room(total)
         if settings.asynchronous and settings.memory_budget is not None and total > settings.memory_budget:
@@ -142,14 +125,14 @@ class Saver:
             snapshot = self._snapshots.free()
             save = save._replace(task=task._replace(chunk_memory=ChunkMemory(snapshot, settings.memory_budget, pause)))
             with pause:
-                write = self._start(save, snapshot)
+                write = self._writes.start(save, snapshot, self._release_after)
                 while not pause.wait(POLL_SECONDS):
                     if not write.is_working:  # it ended without opening the pause
                         write.raise_error()
         elif settings.asynchronous or settings.incremental:
             self._copy(save, storages, base)
         else:
-            self._write_now(save)
+            self._writes.write_now(save)
         return handle
 
     def _make_room(self, nbytes: int) -> None:
@@ -175,7 +158,7 @@ class Saver:
             stacklevel=5,
         )
 
-    def _copy(self, save: _Save, storages: Sequence[Storage], base: Manifest | None) -> None:
+    def _copy(self, save: Save, storages: Sequence[Storage], base: Manifest | None) -> None:
         """Take a snapshot and save it; storages that soon prove changed are written while others are compared."""
         snapshot, pause = self._snapshots.free(), save.pause
         copies = snapshot.allocate(storages)
@@ -192,10 +175,10 @@ class Saver:
         def begin(changed: set[str]) -> None:
             nonlocal has_begun
             nbytes = sum(sizes[name] for name in changed)
-            if self._settings.asynchronous and base is not None and nbytes >= _WORTH_AN_EARLY_START:
+            if self._may_start_early and base is not None and nbytes >= _WORTH_AN_EARLY_START:
                 has_begun = True
                 early = task._replace(base=BaseStep(base, unchanged, frozenset(changed)))
-                self._start(save._replace(task=early), snapshot)
+                self._writes.start(save._replace(task=early), snapshot, self._release_after)
 
         with pause:
             same |= snapshot.take(storages, begin)
@@ -207,44 +190,9 @@ class Saver:
             task=task._replace(base=BaseStep(base, lambda: same) if base is not None and same else None)
         )
         if self._settings.asynchronous:
-            self._start(save, snapshot)
+            self._writes.start(save, snapshot, self._release_after)
         else:
-            self._write_now(save)
-
-    def _start(self, save: _Save, snapshot: Snapshot) -> BackgroundWrite:
-        """Start to write a step in the background, after the write before removed the steps that it replaced."""
-        before = self._queue.last
-        pause = save.pause
-
-        def work() -> SaveResult | None:
-            if before is not None:
-                before.join()
-                if self._settings.when_busy != "queue":  # else the next call raises it, and this step is written
-                    before.raise_error()
-            try:
-                return self._write(save)
-            except Exception:
-                if not pause.is_broken:  # if it is, save itself raises the error that broke it
-                    raise
-                return None
-
-        write = BackgroundWrite(
-            work, self._writer.remove_hidden, self._release_after, save.handle.written, save.handle.nbytes
-        )
-        self._snapshots.use(snapshot, write)
-        try:
-            self._queue.start(write)
-        except NoThreadError as error:
-            raise CheckpointError(
-                f"{self._steps.path}: there is no thread to write step {save.task.step} in the background ({error}): "
-                "raise the limit (ulimit -u, or the container's pids.max), or use asynchronous=False"
-            ) from error
-        return write
-
-    def _write_now(self, save: _Save) -> None:
-        result = self._write(save)
-        self._writer.remove_hidden()
-        save.handle.written.set_result(result)
+            self._writes.write_now(save)
 
     def wait(self) -> None:
         """Return when all saved steps are visible; raise the error of one, once, if its save failed."""
@@ -252,11 +200,7 @@ class Saver:
 
     def prune(self) -> list[int]:
         """Remove the steps that are not to be kept, after any write has ended; return their numbers."""
-        self._queue.join()
-        self._lock.require()
-        gone = self._writer.hide()
-        self._writer.remove_hidden()
-        return gone
+        return self._writes.prune()
 
     def close(self) -> None:
         """Wait for the writes, free the memory, release the lock, and raise the first error that was not raised.
@@ -277,46 +221,6 @@ class Saver:
             self._release()
 
     def _release(self) -> None:
+        self._writes.close()
         self._snapshots.close()
         self._lock.release()
-
-    def _write(self, save: _Save) -> SaveResult:
-        """Write a step, and hide the steps that are not to be kept any more."""
-        task, pause = save.task, save.pause
-        try:
-            self.stop.require_time(task.step)
-            with shown(self._settings.progress, f"saving step {task.step}") as on_progress:
-                told = after_a_second(on_progress)
-                written = self._writer.write(task._replace(progress=self._progress_of(save, told)))
-        except Exception as error:
-            _log.error("step %d could not be saved: %s", task.step, error)
-            raise
-        pause.open()
-        if self._settings.incremental and task.chunk_memory is None:
-            self._base = written.manifest
-        result, nbytes = written.result, written.manifest.nbytes
-        publish(result)
-        _log.info(
-            "step %d saved: %s in %.2f s, %.0f MB/s by %s (%s), training paused for %.3f s%s",
-            task.step,
-            format_size(result.nbytes),
-            result.seconds,
-            result.bandwidth / 1e6,
-            result.tool,
-            result.route,
-            pause.seconds,
-            "" if result.nbytes == nbytes else f", {format_size(nbytes - result.nbytes)} are linked to the step before",
-        )
-        self._writer.hide()
-        return result
-
-    def _progress_of(self, save: _Save, told: Progress | None) -> Progress:
-        """Return a function that notes and reports progress, and ends the write when there is no time left for it."""
-
-        def on_progress(done: int, total: int) -> None:
-            save.meter.advance(done, total)
-            self.stop.require_time(save.task.step)
-            if told is not None:
-                told(done, total)
-
-        return on_progress

@@ -14,6 +14,7 @@ import torch
 from fastio import devices
 from fastio._native import Digests, Mapping
 from fastio.checkpoint.saving.parallel_copy import Copy, blocks_of, copy_all, split_by_first_block
+from fastio.checkpoint.saving.shared_staging import SharedStaging
 from fastio.devices import Accelerator, copy_errors
 from fastio.memory.raw_memory import host_bytes, storage_bytes, synchronize
 from fastio.memory.staging_buffers import HostMemory
@@ -41,13 +42,14 @@ class _Slot(NamedTuple):
 class Snapshot:
     """Holds one snapshot at a time. All reads of it must end before the next is taken.
 
-    A ``comparable`` one keeps digests of its contents.
+    A ``comparable`` one keeps digests of its contents. The memory of a ``shared`` one can be sent to another process.
     """
 
-    def __init__(self, comparable: bool) -> None:
+    def __init__(self, comparable: bool, shared: bool = False) -> None:
         self._comparable = comparable
+        self._shared = shared
         self._digests: Digests | None = None
-        self._memory: Mapping | HostMemory | None = None
+        self._memory: Mapping | HostMemory | SharedStaging | None = None
         self._slots: dict[str, _Slot] = {}
         self._copies: list[Storage] = []  # storages over the memory of the slots
         self._is_complete = False
@@ -61,7 +63,7 @@ class Snapshot:
         base = self._reserve(total, pin_for({storage.device.type for _, storage, _ in storages}))
         if slots != self._slots:  # always in new memory, where self._slots is empty
             self._slots = slots
-            self._copies = [_storage_at(base + slots[name].start, name, nbytes) for name, _, nbytes in storages]
+            self._copies = [storage_at(base + slots[name].start, name, nbytes) for name, _, nbytes in storages]
             blocks = sum(blocks_of(nbytes) for _, _, nbytes in storages)
             self._digests = Digests(blocks) if self._comparable else None
             self._is_complete = False
@@ -101,11 +103,17 @@ class Snapshot:
         self._is_complete = True
         return {name for number, (name, _, _) in enumerate(storages) if number not in changed}
 
+    @property
+    def shared_memory(self) -> SharedStaging:
+        """The memory of a shared snapshot that was allocated."""
+        assert isinstance(self._memory, SharedStaging)
+        return self._memory
+
     def close(self) -> None:
         """Free the memory."""
         memory, self._memory = self._memory, None
         self._slots, self._copies, self._digests, self._is_complete = {}, [], None, False
-        if isinstance(memory, HostMemory):
+        if memory is not None and not isinstance(memory, Mapping):
             memory.close()
 
     def reserve(self, nbytes: int, pin_for: Accelerator | None) -> int:
@@ -116,16 +124,22 @@ class Snapshot:
     def _reserve(self, nbytes: int, pin_for: Accelerator | None) -> int:
         """Return the address of memory for ``nbytes``: the present memory if it is large enough, else new memory."""
         memory = self._memory
-        if memory is None or memory.nbytes < nbytes or (pin_for is not None and not isinstance(memory, HostMemory)):
+        is_pinned = memory is not None and not isinstance(memory, Mapping) and memory.pinned
+        if memory is None or memory.nbytes < nbytes or (pin_for is not None and not is_pinned):
             del memory
             self.close()  # before the allocation, so that both are never held at once
             with translate_native_errors("the snapshot of a checkpoint"):
-                memory = Mapping(nbytes) if pin_for is None else HostMemory(max(nbytes, _PAGE), pin_for)
-            self._memory = memory
+                self._memory = memory = self._allocated(nbytes, pin_for)
         return memory.address
 
+    def _allocated(self, nbytes: int, pin_for: Accelerator | None) -> Mapping | HostMemory | SharedStaging:
+        if self._shared:
+            return SharedStaging(max(nbytes, _PAGE), pin_for)
+        return Mapping(nbytes) if pin_for is None else HostMemory(max(nbytes, _PAGE), pin_for)
 
-def _storage_at(address: int, name: str, nbytes: int) -> Storage:
+
+def storage_at(address: int, name: str, nbytes: int) -> Storage:
+    """Return a storage over ``nbytes`` of host memory, which the caller keeps alive."""
     if nbytes == 0:
         return name, torch.UntypedStorage(0, device="cpu"), 0
     return name, host_bytes(address, nbytes).untyped_storage(), nbytes

@@ -9,8 +9,8 @@ from fastio.checkpoint.saving.snapshot import Snapshot
 class SnapshotPool:
     """Snapshots that are made when all others are in use, and kept."""
 
-    def __init__(self, comparable: bool) -> None:
-        self._comparable = comparable
+    def __init__(self, comparable: bool, shared: bool) -> None:
+        self._comparable, self._shared = comparable, shared
         self._users: dict[Snapshot, BackgroundWrite | None] = {}
 
     def free(self) -> Snapshot:
@@ -18,7 +18,7 @@ class SnapshotPool:
         for snapshot, user in self._users.items():
             if user is None or not user.is_working:
                 return snapshot
-        made = Snapshot(self._comparable)
+        made = Snapshot(self._comparable, self._shared)
         self._users[made] = None
         return made
 

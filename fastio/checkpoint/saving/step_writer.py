@@ -18,13 +18,17 @@ class StepWriter:
         self._hidden: list[int] = []  # steps whose files are still there
         self._order: int | None = None  # the number of saves into this folder; unknown before the first write
 
-    def write(self, task: Task) -> WrittenStep:
-        """Write a step; raises as :func:`fastio.checkpoint.saving.writing.write_step` does."""
+    def next_order(self) -> int:
+        """Return the number of the next save into this folder; the first call removes what killed writers left."""
         if self._order is None:
             self._steps.clear_leftovers()
             self._order = max((manifest.order for manifest in self._steps.read_manifests()[0]), default=0)
         self._order += 1
-        return write_step(task._replace(order=self._order))
+        return self._order
+
+    def write(self, task: Task) -> WrittenStep:
+        """Write a step, as number ``task.order`` or, if that is 0, as the next one; raises as ``write_step`` does."""
+        return write_step(task if task.order else task._replace(order=self.next_order()))
 
     def hide(self) -> list[int]:
         """Make the steps that are not to be kept invisible; return their numbers."""

@@ -24,6 +24,7 @@ from fastio.formats.small_reads import read_at
 from fastio.memory.load_buffers import Region
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.sizes import exact_size
+from fastio.volumes import views
 
 PICKLE = "data.pkl"
 _DATA = "data/"
@@ -149,7 +150,8 @@ def open_archive(path: str, fd: int, size: int, read_local_headers: bool = False
     torch must read the archive.
     """
     with translate_native_errors(path):
-        directory = ZipDirectory(fd, size, read_local_headers)
+        view = views.of(fd)
+        directory = ZipDirectory(fd, size, read_local_headers, None if view is None else view.read)
         records: dict[str, Record] = {record.name: record for record in directory.records(Record)}
         if not directory.in_one_folder:
             raise not_torch_save(path, records, "its records are not in one folder")

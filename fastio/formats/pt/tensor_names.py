@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from fastio.errors import CorruptFileError
-from fastio.files.open_file import opened
 from fastio.formats.pt.reader import PICKLE, NeedsTorchError, open_archive
+from fastio.volumes.object_file import opened
 
 
 def name_tensors(error: CorruptFileError) -> None:

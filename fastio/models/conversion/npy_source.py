@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from fastio.errors import CorruptFileError
-from fastio.files.open_file import check_regular, opened
 from fastio.formats import npy
 from fastio.formats.detect import HEAD_BYTES, NPY, detect
 from fastio.formats.small_reads import head
 from fastio.memory.contiguous_chunks import packed
 from fastio.models.conversion.source_tensors import Run, Source, SourceFile, SourceTensor
+from fastio.volumes.object_file import check_regular, opened
 
 
 def is_npy(path: str) -> bool:

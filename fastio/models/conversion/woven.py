@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -138,10 +138,21 @@ def _read(pieces: Sequence[_Piece], room: Words, readers: Executor) -> None:
     by_file: dict[SourceFile, list[_Piece]] = {}
     for piece in sorted(pieces, key=lambda piece: piece.offset):
         by_file.setdefault(piece.part.run.file, []).append(piece)
-    reads = [
-        readers.submit(file.read, [piece.extent(room) for piece in own], Control()) for file, own in by_file.items()
-    ]
+    reads = [_submit(readers, file, [piece.extent(room) for piece in own]) for file, own in by_file.items()]
     wait(reads)  # all of them: none may still write into the room when one has failed
     for own, read in zip(by_file.values(), reads, strict=True):
         for piece, crc in zip(own, read.result(), strict=True):
             piece.part.took(crc, piece.nbytes)
+
+
+def _submit(readers: Executor, file: SourceFile, extents: Sequence[Extent]) -> Future[Sequence[int]]:
+    """Read on another thread; on this one if the system has no more."""
+    try:
+        return readers.submit(file.read, extents, Control())
+    except RuntimeError:
+        done: Future[Sequence[int]] = Future()
+        try:
+            done.set_result(file.read(extents, Control()))
+        except Exception as error:
+            done.set_exception(error)
+        return done

@@ -297,6 +297,21 @@ void test_peek() {
     CHECK(refused, "a missing device is refused");
 }
 
+void test_poke() {
+    State state;
+    auto store = make(state, 2);
+    std::vector<uint8_t> data(900 << 10);
+    fill(data.data(), data.size());
+    std::optional<BlockStore::Failure> failure;
+    store->poke(1, 3, data.data(), data.size(), failure);
+    CHECK(!failure && std::memcmp(data.data(), state.disks[1].data() + 3 * kStoreBlock, data.size()) == 0,
+          "poke writes the blocks");
+    store->poke(1, kBlocks - 1, data.data(), 2 * kStoreBlock, failure);
+    CHECK(failure && failure->write && failure->device == 1 && failure->lba == kBlocks - 1,
+          "writing beyond the end fails");
+    CHECK(store->stats().bytes_used == 0, "poke allocates no blocks");
+}
+
 void test_full() {
     State state;
     auto store = make(state, 1);
@@ -323,6 +338,7 @@ int main() {
     test_memory_cannot_be_mapped();
     test_statuses();
     test_peek();
+    test_poke();
     test_full();
     std::puts("block store's reach: ok");
 }

@@ -32,6 +32,7 @@ class NvmeModel final : public fastio::NvmeHost {
     std::vector<uint8_t> blocks;  // its only namespace, whose id is 1
 
     // Counts.
+    unsigned durable_writes = 0;  // with Force Unit Access
     unsigned enabled = 0, resets_seen = 0, shutdowns = 0, largest_batch = 0;
 
     explicit NvmeModel(uint64_t nbytes, unsigned max_entries = 64) : blocks(nbytes) {
@@ -257,6 +258,7 @@ class NvmeModel final : public fastio::NvmeHost {
         CHECK(command.nsid == 1 && (command.opcode == 1 || command.opcode == 2), "opcode %u", command.opcode);
         const uint64_t offset = (command.cdw10 | static_cast<uint64_t>(command.cdw11) << 32) * kLbaBytes;
         const uint64_t nbytes = ((command.cdw12 & 0xffff) + uint64_t{1}) * kLbaBytes;
+        if (command.opcode == 1 && (command.cdw12 >> 30 & 1) != 0) ++durable_writes;
         CHECK(mdts == 0 || nbytes <= uint64_t{4096} << mdts, "%lu bytes are within MDTS", (unsigned long)nbytes);
         if (offset + nbytes > blocks.size()) return 0x80;
         CHECK(command.prp1 % 4 == 0, "PRP1 %#lx is a multiple of 4", (unsigned long)command.prp1);

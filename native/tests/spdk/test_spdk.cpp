@@ -297,6 +297,25 @@ void test_environment_starts_once() {
     });
 }
 
+void test_poke_writes_durably() {
+    fake::Controller& controller = fresh("0000:01:00.0", {512});
+    fake::Namespace& space = controller.namespaces[1];
+    auto store = open({"trtype=PCIe traddr=0000:01:00.0"});
+    std::vector<uint8_t> data(300 << 10), got(300 << 10);
+    for (uint8_t& byte : data) byte = static_cast<uint8_t>(random_source());
+    std::optional<BlockStore::Failure> failure;
+    store->poke(0, 7, data.data(), data.size(), failure);
+    CHECK(!failure && std::memcmp(space.data.data() + 7 * kStoreBlock, data.data(), data.size()) == 0,
+          "poke writes the blocks");
+    CHECK(space.durable_writes >= 3 && space.durable_writes == space.writes, "all of %u writes are durable",
+          space.writes);
+    store->peek(0, 7, got.data(), got.size(), failure);
+    CHECK(!failure && got == data, "peek reads them back");
+    store->issue(1, data.data(), kStoreBlock, true);
+    store->wait(1, failure);
+    CHECK(space.durable_writes + 1 == space.writes, "other writes of a store are not durable");
+}
+
 }  // namespace
 
 int main() {
@@ -310,5 +329,6 @@ int main() {
     test_refusals();
     test_describes_its_devices();
     test_tcp_takes_any_memory();
+    test_poke_writes_durably();
     check_all_is_released();
 }

@@ -209,6 +209,16 @@ void test_time_out() {
     CHECK(!bench.reap(completion), "each command completes once");
 }
 
+void test_durable_writes() {
+    Bench bench;
+    DeviceCompletion completion;
+    for (const bool durable : {false, true}) {
+        bench.channel->send(true, 8192, 8192, bench.address, 1, durable);
+        CHECK(bench.reap(completion) && completion.result == 8192, "the write succeeds");
+        CHECK(bench.model.durable_writes == (durable ? 1U : 0U), "the controller is asked for durability");
+    }
+}
+
 void test_duplicate_completion() {
     Bench bench;
     bench.model.answers_twice = true;
@@ -273,6 +283,7 @@ int main() {
     test_any_order(0, 8);
     test_error_status();
     test_time_out();
+    test_durable_writes();
     test_duplicate_completion();
     test_fatal_and_gone();
 }

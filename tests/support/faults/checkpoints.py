@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sys
 import tempfile
 import time
+import types
 import warnings
 from typing import Any
 
@@ -14,6 +17,8 @@ import torch
 import trainings
 from fastio.checkpoint import Checkpointer
 from fastio.checkpoint.saving import saver
+from fastio.checkpoint.writer_process import main as writer_main
+from fastio.checkpoint.writer_process import process
 from faults import programs
 
 Json = dict[str, Any]
@@ -33,21 +38,47 @@ def warm_up() -> None:
         shutil.rmtree(folder)
 
 
-def train_forever(folder: str, ready: str, incremental: bool) -> None:
+class ForkedWriter:
+    """Stands in for ``subprocess.Popen`` of a writer process, whose start takes two seconds."""
+
+    def __init__(self, command: list[str], pass_fds: list[int], **_: Any) -> None:
+        self.returncode: int | None = None
+        kept = {number: os.dup(number) for number in pass_fds}  # a fork releases the lock in the child
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.setsid()
+            for number, copy in kept.items():
+                os.dup2(copy, number)
+            for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *kept}:
+                with contextlib.suppress(OSError):
+                    os.close(number)
+            sys.argv[1:] = command[3:]
+            writer_main.main()
+        for copy in kept.values():
+            os.close(copy)
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+
+def train_forever(folder: str, ready: str, incremental: bool, writer: str = "thread") -> None:
     """Continue from the newest step and save every step, until killed.
 
-    The file ``ready`` has the number of the last step that is known to be visible.
+    The file ``ready`` has the number of the last step that is known to be visible; if a process writes, of the last
+    one that was saved.
     """
     torch.set_num_threads(1)
     saver._WORTH_AN_EARLY_START = 1
+    process.subprocess = types.SimpleNamespace(**{**vars(process.subprocess), "Popen": ForkedWriter})
     state = trainings.with_history(trainings.make())
-    with Checkpointer(folder, keep=2, incremental=incremental) as checkpointer:
+    ahead = 0 if writer == "process" else 1
+    with Checkpointer(folder, keep=2, incremental=incremental, writer=writer) as checkpointer:
         checkpointer.restore(into=state)
         with open(ready, "w", buffering=1) as visible:
             while True:
                 trainings.train(state)
                 checkpointer.save(state["step"], state)
-                visible.write(f"{state['step'] - 1}\n")  # a save begins when the one before is visible
+                visible.write(f"{state['step'] - ahead}\n")  # a save begins when the one before is visible
 
 
 def hold(folder: str, ready: str, child: bool) -> None:

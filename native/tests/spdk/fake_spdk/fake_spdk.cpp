@@ -307,7 +307,9 @@ int spdk_nvme_ns_cmd_read(spdk_nvme_ns* ns, spdk_nvme_qpair* qpair, void* payloa
 }
 
 int spdk_nvme_ns_cmd_write(spdk_nvme_ns* ns, spdk_nvme_qpair* qpair, void* payload, uint64_t lba, uint32_t count,
-                           spdk_nvme_cmd_cb callback, void* argument, uint32_t) {
+                           spdk_nvme_cmd_cb callback, void* argument, uint32_t flags) {
+    ++ns->model->writes;
+    if ((flags & SPDK_NVME_IO_FLAGS_FORCE_UNIT_ACCESS) != 0) ++ns->model->durable_writes;
     return submit(true, ns, qpair, payload, lba, count, callback, argument);
 }
 }

@@ -16,6 +16,7 @@ struct Namespace {
     uint32_t metadata_bytes = 0;
     uint32_t largest = 128 << 10;
     bool active = true;
+    unsigned writes = 0, durable_writes = 0;
     std::vector<uint8_t> data = std::vector<uint8_t>(8 << 20);
     std::map<uint64_t, uint16_t> bad_lbas = {};  // -> type << 8 | code
     std::set<uint64_t> hanging_lbas = {};        // commands that touch one never complete

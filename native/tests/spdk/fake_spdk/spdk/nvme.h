@@ -27,6 +27,7 @@ struct spdk_nvme_ctrlr_data {
     int8_t mn[40];
 };
 
+#define SPDK_NVME_IO_FLAGS_FORCE_UNIT_ACCESS (1U << 30)
 #define SPDK_NVME_SCT_GENERIC 0x0
 #define SPDK_NVME_SC_ABORTED_SQ_DELETION 0x08
 

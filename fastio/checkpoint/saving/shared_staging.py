@@ -1,0 +1,69 @@
+"""Memory for a copy of a state that another process can map, and that outlives this one there."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import weakref
+
+from fastio.devices import Accelerator
+from fastio.errors import TransferError
+
+
+class SharedStaging:
+    """Anonymous shared memory (memfd) of ``nbytes``; pinned for the accelerator ``pin_for``.
+
+    ``fd`` is its file, from which another process maps it: the memory lives as long as one of them has it. All of it is
+    reserved: TransferError if there is not so much. ``close`` frees it, and so does the garbage collector.
+    """
+
+    def __init__(self, nbytes: int, pin_for: Accelerator | None = None) -> None:
+        self.nbytes = nbytes
+        self.fd = _memory_file(nbytes)
+        self._closing = weakref.finalize(self, os.close, self.fd)
+        self._closing.atexit = False
+        self._mapping = map_file(self.fd, nbytes)
+        self._mapping.madvise(mmap.MADV_DONTFORK)
+        self.address = address_of(self._mapping)
+        self.pinned = pin_for is not None
+        if pin_for is not None:
+            pin_for.pin(self.address, nbytes)
+            self._unpinning = weakref.finalize(self, _unpin, pin_for, self._mapping, os.getpid())
+            self._unpinning.atexit = False  # the end of the process frees it; CUDA may be gone before
+
+    def close(self) -> None:
+        """Unpin the memory and close its file. Nothing may use it any more."""
+        if self.pinned:
+            self.pinned = False
+            self._unpinning()
+        self._closing()
+
+
+def map_file(fd: int, nbytes: int) -> mmap.mmap:
+    """Map a memory file. TransferError if the system refuses."""
+    try:
+        return mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+    except OSError as error:
+        raise TransferError(error.errno or 0, "mapping the copy of a state", "shared memory") from error
+
+
+def address_of(mapping: mmap.mmap) -> int:
+    """Return the address of a mapping, which stays open as long as it is referred to."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+
+
+def _memory_file(nbytes: int) -> int:
+    fd = os.memfd_create("fastio-checkpoint", os.MFD_CLOEXEC)
+    try:
+        os.posix_fallocate(fd, 0, nbytes)  # a page that could not be had later would end the process with SIGBUS
+    except OSError as error:
+        os.close(fd)
+        raise TransferError(error.errno or 0, f"reserving {nbytes} bytes for the copy", "shared memory") from error
+    return fd
+
+
+def _unpin(accelerator: Accelerator, mapping: mmap.mmap, owner: int) -> None:
+    """Unpin the memory, which is unmapped after that; in a forked process, which has no CUDA, do nothing."""
+    if os.getpid() == owner:
+        accelerator.unpin_unused(address_of(mapping))

@@ -1,0 +1,31 @@
+"""The protocol of the devices that volumes lie on. All offsets and sizes are bytes."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+BLOCK: Final = 4096
+"""Bytes of a volume's block. Devices have blocks of this size or of a part of it."""
+
+
+class Device(Protocol):
+    """Where the blocks of a volume lie: a file, or an NVMe namespace. ``name`` is what errors call it.
+
+    Offsets and sizes are multiples of :data:`BLOCK`. Methods raise :class:`fastio.errors.TransferError`, which names
+    the device and the offset, and return only when all bytes have moved. What was written before a ``flush`` that
+    returned survives a power cut; what was not flushed may, or in part, and in any order.
+    """
+
+    name: str
+    nbytes: int
+
+    def read(self, offset: int, nbytes: int) -> bytes: ...
+
+    def write(self, offset: int, data: bytes | memoryview) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def lock(self, wait_seconds: float) -> None:
+        """Become the only writer until the device is closed. VolumeInUseError if there is another one for so long."""
+
+    def close(self) -> None: ...

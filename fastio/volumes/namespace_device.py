@@ -1,0 +1,128 @@
+"""An NVMe namespace that a volume lies on, driven past the block layer: by passthrough, by fastio's driver, or SPDK's.
+
+Each write is durable when it returns (Force Unit Access), so that no flush is needed: what was written survives a power
+cut in the order in which it was written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+
+from fastio._native import BlockStore, Descriptor, nvme_status
+from fastio.errors import RefusedError, TransferError, VolumeError, VolumeInUseError
+from fastio.nvme.safety import block_twin, refuse_contents, refuse_controller_in_use, refuse_in_use
+from fastio.runtime.native_errors import translate_native_errors
+from fastio.volumes.device import BLOCK
+
+_ALIGNMENT = 4  # of memory that commands use directly, where the driver says no more
+_PASSTHROUGH = re.compile(r"ng\d+n\d+")
+
+
+class NamespaceDevice:
+    """The first device of a native store, whose blocks are read and written as they are.
+
+    ``kind`` is the driver. ``claim`` holds a namespace's block device exclusively, so that there is one writer and
+    nobody mounts it; the drivers in user space have the controller for themselves.
+    """
+
+    def __init__(self, native: BlockStore, kind: str, place: str, claim: Descriptor | None = None) -> None:
+        self.name = f"{kind}:{place}"
+        self.kind = kind
+        _, blocks, _, _, self.serial = native.devices()[0]
+        self.nbytes = blocks * BLOCK
+        self._native = native
+        self._claim = claim
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        memory = ctypes.create_string_buffer(nbytes)
+        self.read_into(ctypes.addressof(memory), offset, nbytes)
+        return memory.raw
+
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        memory = (ctypes.c_char * len(data)).from_buffer_copy(data)
+        self.write_from(ctypes.addressof(memory), offset, len(data))
+
+    def read_into(self, address: int, offset: int, nbytes: int) -> None:
+        """Read whole blocks into host memory. TransferError, with the NVMe status."""
+        with translate_native_errors(self.name):
+            self._check("read", offset, self._native.peek(0, offset // BLOCK, address, nbytes))
+
+    def write_from(self, address: int, offset: int, nbytes: int) -> None:
+        """Write whole blocks from host memory, durably. TransferError, with the NVMe status."""
+        with translate_native_errors(self.name):
+            self._check("write", offset, self._native.poke(0, offset // BLOCK, address, nbytes))
+
+    def flush(self) -> None:
+        """Nothing is left to flush: each write is durable."""
+
+    def lock(self, wait_seconds: float) -> None:
+        """The device was opened for this process alone."""
+
+    def close(self) -> None:
+        self._native.close()
+        if self._claim is not None:
+            self._claim.close()
+
+    def _check(self, operation: str, offset: int, failure: tuple[int, bool, int, int, bool, int] | None) -> None:
+        if failure is None:
+            return
+        number, _, _, block, _, status = failure
+        said = f", with NVMe status {nvme_status(status)}," if status else ""
+        raise TransferError(number, f"driver {self.kind}: {operation}{said}", self.name, block * BLOCK)
+
+
+def open(kind: str, place: str, write: bool) -> NamespaceDevice:
+    """The device that a text names. VolumeInUseError, TransferError or VolumeError with the cure."""
+    if kind != "nvme":
+        return NamespaceDevice(_native(kind, place, [place]), kind, place)
+    if not _PASSTHROUGH.fullmatch(os.path.basename(os.path.realpath(place))):
+        raise VolumeError(f"nvme:{place}: expected a namespace's passthrough device, such as nvme:/dev/ng0n1")
+    name = f"nvme:{place}"
+    claim = Descriptor(block_twin(place), os.O_RDONLY | os.O_EXCL) if write else None
+    fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if claim is not None:
+            claim.open()
+        native = _native(kind, place, [(fd, 0)])
+    except OSError as error:
+        os.close(fd)
+        if error.errno == errno.EBUSY:
+            raise VolumeInUseError(name, 0) from None
+        raise
+    except BaseException:
+        os.close(fd)
+        raise
+    return NamespaceDevice(native, kind, place, claim)
+
+
+def create(kind: str, place: str, nbytes: int | None, force: str | None) -> NamespaceDevice:
+    """The device for a new volume.
+
+    DeviceInUseError if it is in use, or if it holds something and ``force`` is not its serial number.
+    """
+    if nbytes is not None:
+        raise ValueError(f"{kind}:{place}: a volume on a namespace has all of it: leave the size out")
+    if kind == "nvme":
+        refuse_in_use(place, force)
+        return open(kind, place, True)
+    address = re.search(r"\b[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]\b", place)
+    if address is not None:
+        refuse_controller_in_use(address[0], force)
+    device = open(kind, place, True)
+    try:
+        refuse_contents(device.name, device.serial, device.read, device.nbytes, force)
+    except BaseException:
+        device.close()
+        raise
+    return device
+
+
+def _native(kind: str, place: str, devices: list[str] | list[tuple[int, int]]) -> BlockStore:
+    try:
+        with translate_native_errors(f"{kind}:{place}"):
+            return BlockStore(devices, 0, kind, _ALIGNMENT)
+    except RefusedError as error:
+        raise TransferError(errno.EIO, f"driver {kind} ({error})", f"{kind}:{place}") from None

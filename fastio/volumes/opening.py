@@ -1,0 +1,98 @@
+"""Finds the device that a text names, and where the volume's name ends and an object's begins.
+
+``file:/disk/volume/run/step-100.pt``: the volume is the part that is a regular file or a block device, the object's
+name the rest. The same holds for ``nvme:``, with the device of a namespace. Of ``vfio:`` and ``spdk:``, the volume's
+name has no slash.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import stat
+from typing import Protocol, cast
+
+from fastio.errors import VolumeError
+from fastio.volumes.device import Device
+
+# Who opens a device, by the prefix; imported at first use.
+_OPENERS = {
+    "file": "fastio.volumes.file_device",
+    "nvme": "fastio.volumes.namespace_device",
+    "vfio": "fastio.volumes.namespace_device",
+    "spdk": "fastio.volumes.namespace_device",
+}
+PREFIXES = tuple(f"{kind}:" for kind in _OPENERS)
+
+
+class _Opener(Protocol):
+    def open(self, kind: str, place: str, write: bool) -> Device: ...
+
+    def create(self, kind: str, place: str, nbytes: int | None, force: str | None) -> Device: ...
+
+
+def is_in_volume(path: str) -> bool:
+    """Whether a path is of a volume, and not of a file: it begins with one of :data:`PREFIXES`."""
+    return path.startswith(PREFIXES)
+
+
+def tool_of(path: str) -> str:
+    """The tool that alone moves the bytes of a volume's objects; empty where the tools of files do."""
+    kind = path.partition(":")[0]
+    return kind if is_in_volume(path) and kind != "file" else ""
+
+
+def split(path: str) -> tuple[str, str]:
+    """The volume that a path is in, with its prefix, and the name of the object, which may be empty.
+
+    VolumeError if there is no file or device where the volume should be.
+    """
+    kind, _, rest = path.partition(":")
+    if kind in ("vfio", "spdk"):
+        place, _, name = rest.partition("/")
+        return f"{kind}:{place}", name
+    at = 0
+    while at < len(rest):
+        at = rest.find("/", at + 1)
+        at = len(rest) if at < 0 else at
+        try:
+            mode = os.stat(rest[:at]).st_mode
+        except (OSError, ValueError):
+            break
+        if not stat.S_ISDIR(mode):
+            return f"{kind}:{rest[:at]}", rest[at + 1 :]
+    raise VolumeError(
+        f"{path}: there is no volume on this path: expected {kind}:VOLUME/NAME, where VOLUME is a regular file or a "
+        "block device; make one with `fastio volume create`"
+    )
+
+
+def folder_of(path: str) -> str:
+    """The folder of a file, or of the file or device that a volume lies on; empty for the working folder."""
+    if not is_in_volume(path):
+        return os.path.dirname(path)
+    kind, _, place = split(path)[0].partition(":")
+    return os.path.dirname(place) if kind in ("file", "nvme") else ""
+
+
+def open(where: str, write: bool) -> Device:
+    """The device of a volume, which is there. Without a prefix it is a file's or a block device's path."""
+    kind, place = _kind(where)
+    return _opener(kind).open(kind, place, write)
+
+
+def create(where: str, nbytes: int | None, force: str | None) -> Device:
+    """The device for a new volume: a new file of so many bytes, or a device that holds nothing."""
+    kind, place = _kind(where)
+    return _opener(kind).create(kind, place, nbytes, force)
+
+
+def _kind(where: str) -> tuple[str, str]:
+    if not is_in_volume(where):
+        return "file", where
+    kind, _, place = where.partition(":")
+    return kind, place
+
+
+def _opener(kind: str) -> _Opener:
+    return cast(_Opener, importlib.import_module(_OPENERS[kind]))

@@ -1,0 +1,80 @@
+"""``fastio volume create``, ``ls``, ``cp`` and ``rm``: what they do, say and give as JSON, and their exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+import fastio
+from fastio_command.commands import cli
+
+
+def run(*arguments: object, status: int = 0) -> Result:
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    assert result.exit_code == status, result.output
+    return result
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> str:
+    said = run("volume", "create", tmp_path / "volume", "1MiB").stdout
+    assert said == f"file:{tmp_path}/volume: a volume with room for 888 KiB (909,312 bytes)\n"
+    fastio.save({"a": torch.ones(1000)}, tmp_path / "x.pt", policy="posix")
+    return f"file:{tmp_path}/volume"
+
+
+def test_objects_are_copied_listed_checked_and_removed(volume: str, tmp_path: Path) -> None:
+    assert run("cp", tmp_path / "x.pt", volume).stdout == f"{volume}/x.pt: 28.6 KiB\n"
+    run("cp", tmp_path / "x.pt", f"{volume}/run-1/")
+    run("cp", f"{volume}/run-1/x.pt", f"{volume}/y.pt")
+    run("cp", f"{volume}/y.pt", tmp_path)
+    assert (tmp_path / "y.pt").read_bytes() == (tmp_path / "x.pt").read_bytes()
+    assert "verified: 7 records" in run("verify", f"{volume}/y.pt").stdout
+    assert "[1000]" in run("inspect", f"{volume}/run-1/x.pt").stdout
+    assert run("diff", f"{volume}/y.pt", tmp_path / "x.pt").stdout.startswith("equal: 1 tensor")
+    lines = run("ls", tmp_path / "volume").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["name", "run-1/x.pt", "x.pt", "y.pt", f"{volume}:"]
+    assert lines[-1] == f"{volume}: 792 KiB of 888 KiB are free"
+    assert [one["name"] for one in json.loads(run("ls", f"{volume}/run", "--json").stdout)["objects"]] == ["run-1/x.pt"]
+    outcomes = json.loads(run("rm", f"{volume}/x.pt", f"{volume}/x.pt", f"{volume}/y.pt", "--json", status=2).stdout)
+    assert [one["status"] for one in outcomes] == ["removed", "failed", "removed"]
+    assert outcomes[1]["problem"].startswith(f"{volume}/x.pt: The volume has no object 'x.pt'; alike: 'y.pt'")
+    found = json.loads(run("ls", volume, "--json").stdout)
+    (left,) = found["objects"]
+    assert (found["volume"], found["nbytes"], found["free_nbytes"]) == (volume, 909_312, 909_312 - 32_768)
+    assert (left["name"], left["nbytes"], left["runs"]) == ("run-1/x.pt", (tmp_path / "x.pt").stat().st_size, 1)
+
+
+def test_what_is_there_is_replaced_only_by_force(volume: str, tmp_path: Path) -> None:
+    run("cp", tmp_path / "x.pt", volume)
+    for source, target in ((tmp_path / "x.pt", f"{volume}/x.pt"), (f"{volume}/x.pt", tmp_path / "x.pt")):
+        said = run("cp", source, target, status=2).stderr
+        assert said == f"fastio: {target}: File exists; --force replaces it\n"
+        run("cp", source, target, "--force")
+    said = run("volume", "create", tmp_path / "volume", "1MiB", status=2).stderr
+    assert "there is such a file already; remove it first, or name another path" in said
+
+
+def test_wrong_arguments_are_errors_with_cures(volume: str, tmp_path: Path) -> None:
+    assert "expected an object of a volume, as in file:VOLUME/NAME" in run("rm", tmp_path / "x.pt", status=2).stderr
+    assert "it is no volume: it begins with b'PK" in run("ls", tmp_path / "x.pt", status=2).stderr
+    assert "there is no such volume: check the path" in run("ls", tmp_path / "none", status=2).stderr
+    assert "expected the size of the new file" in run("volume", "create", tmp_path / "new", status=2).stderr
+    assert "no size: expected bytes" in run("volume", "create", tmp_path / "new", "1QB", status=2).stderr
+    assert (
+        "a volume needs at least 143360 bytes, got 4096"
+        in run("volume", "create", tmp_path / "new", 4096, status=2).stderr
+    )
+    assert "no object 'none'" in run("cp", f"{volume}/none", tmp_path / "z.pt", status=2).stderr
+    assert "no object 'z'" in run("ls", f"{volume}/z", status=2).stderr
+    assert "needs 1.91 MiB" in run("cp", large(tmp_path), volume, status=2).stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["large.npy", "volume", "x.pt"]
+
+
+def large(folder: Path) -> Path:
+    fastio.save(torch.zeros(500_000), folder / "large.npy")
+    return folder / "large.npy"
