@@ -20,10 +20,10 @@ from fastio.checkpoint.step_argument import check_new_step, check_step
 from fastio.devices.argument import present_device
 from fastio.engine.tool_selection import check
 from fastio.errors import CheckpointError, quoted
-from fastio.files.open_file import path_of
 from fastio.progress import check_progress
 from fastio.sizes import check_count, parse_size
 from fastio.transports.transport import LOAD, SAVE
+from fastio.volumes.opening import outside_volumes
 
 
 class Checkpointer:
@@ -110,7 +110,7 @@ class Checkpointer:
             )  # fmt: skip
         for op in (LOAD,) if read_only else (SAVE, LOAD):
             check(policy, op)
-        self._steps = steps_in(path_of("folder", folder), make=not read_only)
+        self._steps = steps_in(outside_volumes("folder", folder), make=not read_only)
         self._policy = policy
         self._reader = StepReader(self._steps, policy, progress)
         self._process = os.getpid()

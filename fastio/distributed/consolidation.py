@@ -16,7 +16,7 @@ from fastio.engine.tool_selection import check
 from fastio.files.atomic_file import AtomicFile
 from fastio.files.checkpoint_folders import DCP_METADATA
 from fastio.files.new_folders import make_folders, remove_folders
-from fastio.files.open_file import path_of, translate_open_limit
+from fastio.files.open_file import translate_open_limit
 from fastio.formats.detect import SAFETENSORS
 from fastio.models.conversion.chunked_copy import copy_all
 from fastio.models.conversion.commit import commit_file
@@ -30,6 +30,7 @@ from fastio.progress import check_progress, shown
 from fastio.results import SaveResult, publish
 from fastio.runtime.gc_pause import gc_paused
 from fastio.transports.transport import LOAD, SAVE
+from fastio.volumes.opening import outside_volumes
 
 
 def consolidate(
@@ -76,7 +77,7 @@ def consolidate(
     mapping = check_mapping(fqn_to_index_mapping)
     if mapping is not None and max_shard_size is not None:
         raise ValueError("fqn_to_index_mapping and max_shard_size= both divide the tensors into files; leave one out")
-    source, name = path_of("folder", folder), path_of("destination", destination)
+    source, name = outside_volumes("folder", folder), outside_volumes("destination", destination)
     to = named(os.path.join(name, ""), max_shard_size)
     ranks = rank_group(group)
     with contextlib.ExitStack() as stack, translate_open_limit("consolidate", name):

@@ -108,7 +108,11 @@ class HuggingFaceWriter(Writer):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         written = [result.storage_data for rank in results for result in rank]
-        commit(self._folder, written, self.durable)
+        try:
+            commit(self._folder, written, self.durable)
+        except BaseException:
+            remove_folders(self._made)
+            raise
         self._close_files()
         if self.enable_consolidation:
             consolidate(self._folder, self.path, self.fqn_to_index_mapping, force=True, policy=self.policy)

@@ -20,9 +20,10 @@ from fastio.distributed.stored_items import FORMAT
 from fastio.engine.call_checks import check_flag
 from fastio.engine.tool_selection import check
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, quoted
-from fastio.files.open_file import opened_in_folder, path_of
+from fastio.files.open_file import opened_in_folder
 from fastio.progress import check_progress
 from fastio.transports.transport import LOAD
+from fastio.volumes.opening import outside_volumes
 
 
 class Reader(StorageReader):
@@ -59,7 +60,7 @@ class Reader(StorageReader):
         check(policy, LOAD)
         check_flag("verify", verify)
         check_progress(progress)
-        self.path = path_of("path", path)
+        self.path = outside_volumes("path", path)
         self.policy = policy
         self.verify = verify
         self.progress = progress
@@ -73,7 +74,7 @@ class Reader(StorageReader):
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id:
-            self.path = os.fspath(checkpoint_id)
+            self.path = outside_volumes("checkpoint_id", checkpoint_id)
         self._infos = {}
         self._metadata_error = None
         self.load_id = str(uuid.uuid4())

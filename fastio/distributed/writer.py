@@ -23,11 +23,11 @@ from fastio.distributed.stored_items import FORMAT, annotate
 from fastio.engine.save import write_layout
 from fastio.engine.tool_selection import check
 from fastio.files.new_folders import make_folders, remove_folders
-from fastio.files.open_file import path_of
 from fastio.progress import check_progress, shown
 from fastio.results import SaveResult, publish
 from fastio.runtime.gc_pause import gc_paused
 from fastio.transports.transport import SAVE
+from fastio.volumes.opening import outside_volumes
 
 
 class Writer(StorageWriter):
@@ -64,7 +64,7 @@ class Writer(StorageWriter):
         super().__init__()
         check(policy, SAVE)
         check_progress(progress)
-        self.path = path_of("path", path)
+        self.path = outside_volumes("path", path)
         self.policy = policy
         self.durable = bool(durable)
         self.progress = progress
@@ -81,7 +81,7 @@ class Writer(StorageWriter):
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id:
-            self.path = os.fspath(checkpoint_id)
+            self.path = outside_volumes("checkpoint_id", checkpoint_id)
         self.save_id = str(uuid.uuid4())
         self._close_files()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fastio.files.atomic_file import AtomicFile
 from fastio.formats.small_reads import blocks_at
 from fastio.volumes import opening
-from fastio.volumes.object_file import ObjectFile, opened
+from fastio.volumes.object_file import ObjectFile, check_regular, opened
 from fastio.volumes.views import write_all
 from fastio.volumes.volume import Volume
 
@@ -23,6 +23,7 @@ def copy(
     is complete. FileExistsError if there is one already, without ``replace``. Otherwise what opening the source and
     saving to the destination raise.
     """
+    check_regular(source)  # of a pipe or a device nothing would be copied: they have no size
     with opened(source) as (fd, size):
         target = _target(source, destination)
         if not replace and _exists(target):

@@ -22,6 +22,7 @@ from fastio.formats.safetensors.format import checked_metadata
 from fastio.models.module_tensors import module_tensors, tied_groups
 from fastio.models.shards import INDEX_NAME, index_text, is_model_file, split
 from fastio.sizes import parse_size
+from fastio.volumes.opening import refuse_volume
 
 _SUFFIX = ".safetensors"
 
@@ -79,6 +80,7 @@ def save_model(
     if name.endswith(_SUFFIX) and not os.path.isdir(name):
         api.save(tensors, name, policy=policy, format=SAFETENSORS, metadata={"format": "pt", **text}, **options)
         return
+    refuse_volume(name)
     shards = split({key: tensor.nbytes for key, tensor in tensors.items()}, most)
     _save_folder(name, tensors, shards, text, policy, options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -26,6 +27,7 @@ class FileDevice:
     def __init__(self, place: str, write: bool, flags: int = 0) -> None:
         self.name = f"file:{place}"
         self.path = place
+        self._locked_by: int | None = None  # the process
         self._file = Descriptor(place, (os.O_RDWR if write else os.O_RDONLY) | os.O_NONBLOCK | flags)
         self.fd = self._file.open()
         try:
@@ -71,6 +73,7 @@ class FileDevice:
         while True:
             try:
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._locked_by = os.getpid()
                 return
             except BlockingIOError:
                 if time.monotonic() >= end:
@@ -80,6 +83,14 @@ class FileDevice:
                 raise TransferError(error.errno or errno.EIO, "lock", self.name) from error
 
     def close(self) -> None:
+        """Close the file, and release the lock, which a process forked meanwhile would keep: it has the file, too.
+
+        Only in the process that has the lock: a child that closes its copy leaves it.
+        """
+        if self._locked_by == os.getpid():
+            with contextlib.suppress(OSError):
+                fcntl.flock(self.fd, fcntl.LOCK_UN)
+        self._locked_by = None
         self._file.close()
 
 
@@ -106,6 +117,9 @@ def create(kind: str, place: str, nbytes: int | None, force: str | None) -> File
     except FileExistsError:
         problem = "there is such a file already; remove it first, or name another path"
         raise FileExistsError(errno.EEXIST, problem, place) from None
+    except FileNotFoundError:
+        problem = "there is no such folder for the new volume: make it first, or check the path"
+        raise FileNotFoundError(errno.ENOENT, problem, os.path.dirname(place)) from None
     try:
         with translate_native_errors(device.name):
             allocate_blocks(device.fd, nbytes)

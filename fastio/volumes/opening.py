@@ -13,6 +13,7 @@ import stat
 from typing import Protocol, cast
 
 from fastio.errors import VolumeError
+from fastio.files.open_file import path_of
 from fastio.volumes.device import Device
 
 # Who opens a device, by the prefix; imported at first use.
@@ -73,6 +74,25 @@ def folder_of(path: str) -> str:
         return os.path.dirname(path)
     kind, _, place = split(path)[0].partition(":")
     return os.path.dirname(place) if kind in ("file", "nvme") else ""
+
+
+def outside_volumes(argument: str, value: object) -> str:
+    """The text of the path of a file or folder that is written or read as such. TypeError for what is no path.
+
+    VolumeError for a path in a volume: it would be taken for one in a folder of the name ``file:``.
+    """
+    path = path_of(argument, value)
+    refuse_volume(path)
+    return path
+
+
+def refuse_volume(path: str) -> None:
+    """Raise VolumeError for a path in a volume, which holds single objects that a save or a copy makes."""
+    if is_in_volume(path):
+        raise VolumeError(
+            f"{path}: this cannot be in a volume, expected a path in a filesystem: name one, and copy files into the "
+            f"volume by `fastio cp`; a folder or file whose own name begins so is ./{path}"
+        )
 
 
 def open(where: str, write: bool) -> Device:

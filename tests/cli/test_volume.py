@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,14 @@ def test_what_is_there_is_replaced_only_by_force(volume: str, tmp_path: Path) ->
         run("cp", source, target, "--force")
     said = run("volume", "create", tmp_path / "volume", "1MiB", status=2).stderr
     assert "there is such a file already; remove it first, or name another path" in said
+
+
+def test_a_pipe_is_not_copied_and_a_missing_folder_is_named(volume: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        assert "expected a regular file" in run("cp", path, f"{volume}/x", status=2).output
+    said = run("volume", "create", tmp_path / "missing" / "volume", "1MiB", status=2).output
+    assert "there is no such folder for the new volume" in said
 
 
 def test_wrong_arguments_are_errors_with_cures(volume: str, tmp_path: Path) -> None:

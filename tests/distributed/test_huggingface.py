@@ -368,6 +368,7 @@ def test_what_safetensors_cannot_hold_is_refused_and_nothing_written(tmp_path: P
     for state, options, said in (
         ({"a": torch.ones(2), "step": 3}, {}, "'step' is no tensor"),
         ({"a": tied, "b": tied}, {}, "share memory"),
+        ({}, {}, "there is no tensor to save"),
         ({"a": tied}, {"fqn_to_index_mapping": {"b": 1}}, "fqn_to_index_mapping lacks 1 of 1 tensors, 'a'"),
     ):
         with pytest.raises((FormatError, ValueError), match=said):

@@ -200,6 +200,35 @@ def test_paths_that_name_no_object_are_errors(volume: str, tmp_path: Path) -> No
     assert others(volume) == {}
 
 
+@pytest.mark.parametrize("name", ["x" * 1020 + ".pt", "a\0b.pt", "a/.", "..", "é\n.pt", "run/"])
+def test_what_is_saved_by_any_name_is_loaded_by_it(volume: str, name: str) -> None:
+    for policy in TOOLS:
+        fastio.save(STATE, f"{volume}/{name}", policy=policy)
+        assert equal(fastio.load(f"{volume}/{name}"), STATE)
+    assert fastio.verify(f"{volume}/{name}").checksummed
+
+
+def test_a_folder_is_no_part_of_a_volume(volume: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be made in the working folder, in one that is named ``file:``."""
+    monkeypatch.chdir(tmp_path)
+    path = f"{volume}/run"
+    fastio.save_file(TENSORS, tmp_path / "model.safetensors")
+    for call in (
+        lambda: fastio.Checkpointer(path),
+        lambda: fastio.convert(tmp_path / "model.safetensors", f"{path}/model.pt"),
+        lambda: fastio.save_model(torch.nn.Linear(2, 3), path),
+        lambda: fastio.distributed.Writer(path),
+        lambda: fastio.distributed.Reader(path),
+        lambda: fastio.distributed.HuggingFaceWriter(path),
+        lambda: fastio.distributed.HuggingFaceReader(path),
+        lambda: fastio.distributed.HuggingFaceWriter("run").reset(path),
+        lambda: fastio.distributed.consolidate(tmp_path, path),
+    ):
+        with pytest.raises(VolumeError, match="cannot be in a volume, expected a path in a filesystem"):
+            call()
+    assert sorted(os.listdir(tmp_path)) == ["model.safetensors", "volume"]
+
+
 def test_a_path_object_and_a_relative_path_name_an_object(volume: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     fastio.save(STATE, Path("file:volume/a/x.pt"))

@@ -113,6 +113,31 @@ def test_there_is_one_writer(path: Path) -> None:
     Volume.open(path, write=True).close()
 
 
+def test_a_forked_process_neither_keeps_the_lock_nor_releases_it(path: Path) -> None:
+    writer = Volume.open(path, write=True)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(writing)
+        os.read(reading, 1)  # until the parent closes the pipe
+        os._exit(0)
+    try:
+        writer.close()
+        Volume.open(path, write=True).close()
+    finally:
+        os.close(reading)
+        os.close(writing)
+        os.waitpid(child, 0)
+    with Volume.open(path, write=True) as writer:
+        child = os.fork()
+        if not child:
+            writer.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        with pytest.raises(VolumeInUseError):
+            Volume.open(path, write=True)
+
+
 def test_a_reader_gets_no_object_that_was_replaced_meanwhile(path: Path) -> None:
     with Volume.open(path, write=True) as writer, Volume.open(path) as reader:
         writer.write("a", b"1" * 9000)

@@ -30,6 +30,8 @@ _MOST_HELD = 32 << 20
 # the name.
 _HEADERS = 256
 _BETWEEN = 50
+# Bytes of the folder's name inside the zip: as many as a file's name has. torch's reader takes 512 of a record's name.
+_LONGEST_ARCHIVE = 255
 
 
 def layout(
@@ -92,7 +94,10 @@ def _page_padding(records: Records, archive: str) -> int:
 
 
 def archive_name(path: str) -> str:
-    """Return the folder name inside the zip, which torch derives from the file's name."""
+    """Return the folder name inside the zip, which torch derives from the file's name.
+
+    Names of objects may be longer than torch's reader takes, or have a NUL, which ends a name there.
+    """
     base = os.path.basename(path)
     name = base.rpartition(".")[0] if "." in base else base
-    return name if name and name.isascii() else "archive"
+    return name if name and name.isascii() and "\0" not in name and len(name) <= _LONGEST_ARCHIVE else "archive"

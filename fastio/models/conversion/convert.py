@@ -12,7 +12,7 @@ from fastio.engine.tool_selection import check
 from fastio.errors import kind_of, quoted
 from fastio.files.checkpoint_folders import DCP_METADATA, holds_shards
 from fastio.files.new_folders import new_folders
-from fastio.files.open_file import MISSING_SOURCE, is_path, path_of, translate_open_limit
+from fastio.files.open_file import MISSING_SOURCE, is_path, translate_open_limit
 from fastio.models.conversion.chunked_copy import copy_all
 from fastio.models.conversion.commit import commit_file, commit_shards
 from fastio.models.conversion.destinations import check_free, named, new_files
@@ -24,6 +24,7 @@ from fastio.progress import check_progress, shown
 from fastio.results import publish
 from fastio.runtime.gc_pause import gc_paused
 from fastio.transports.transport import LOAD, SAVE
+from fastio.volumes.opening import outside_volumes
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def convert(
     check_progress(progress)
     if key is not None and not isinstance(key, str):
         raise TypeError(f"key={quoted(key)} is {kind_of(key)}: expected the name of an entry, or None for all")
-    name = path_of("destination", destination)
+    name = outside_volumes("destination", destination)
     to = named(name, max_shard_size)
     with contextlib.ExitStack() as stack, translate_open_limit("convert", name):
         with gc_paused():
