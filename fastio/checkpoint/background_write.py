@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Callable
 from math import inf
@@ -36,6 +37,7 @@ class BackgroundWrite:
         self._is_done = Latch()
         written.add_done_callback(lambda _: self._is_done.open())  # before those of the user, which may take long
         self._error: BaseException | None = None
+        self._thread_id: int | None = None  # while it runs
         self._thread = WorkThread(self._run, "fastio-checkpoint")
 
     def start(self) -> None:
@@ -56,6 +58,11 @@ class BackgroundWrite:
     def is_running(self) -> bool:
         """Whether the thread is still running."""
         return self._thread.is_running
+
+    @property
+    def is_on_its_thread(self) -> bool:
+        """Whether the caller is the thread."""
+        return self._thread_id == threading.get_ident()
 
     def wait(self) -> None:
         """Return when ``work`` has ended, or was never started."""
@@ -81,6 +88,7 @@ class BackgroundWrite:
     def _run(self) -> None:
         work, cleanup, on_end = self._work, self._cleanup, self._on_end
         del self._work, self._cleanup, self._on_end  # they may refer to the write before, which refers to its own one
+        self._thread_id = threading.get_ident()
         try:
             try:
                 result = work()
@@ -89,12 +97,15 @@ class BackgroundWrite:
                 self._error = error  # set before the latch opens
                 self._written.set_exception(error)
                 return
-            if result is None:
-                self._is_done.open()
-            else:
-                self._written.set_result(result)
-            cleanup()
+            try:
+                if result is None:
+                    self._is_done.open()
+                else:
+                    self._written.set_result(result)
+            finally:  # a callback may raise SystemExit
+                cleanup()
         except BaseException as error:
             self._error = error
         finally:
+            self._thread_id = None  # the next thread may get the same one
             on_end(self)

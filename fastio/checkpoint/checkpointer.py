@@ -283,6 +283,8 @@ class Checkpointer:
         """
         if os.getpid() != self._process:
             return
+        if self._saver is not None:
+            self._saver.require_no_callback()
         self._is_open = False
         if self._saver is not None:
             self._saver.close()
@@ -301,6 +303,7 @@ class Checkpointer:
         self._require()
         if self._saver is None:
             raise CheckpointError(f"{self._steps.path}: this Checkpointer was opened with read_only=True")
+        self._saver.require_no_callback()
         return self._saver
 
     def __enter__(self) -> Checkpointer:

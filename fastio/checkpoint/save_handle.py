@@ -35,8 +35,7 @@ class SaveFuture(Future[_Result]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the error, or None if there was none; waits as :meth:`result` does."""
-        if os.getpid() != self._process:
-            raise CheckpointError(f"this save is of process {self._process}, which forked this one: ask there")
+        self._require_process()
         error = super().exception(timeout)
         self.is_retrieved = error is not None
         return error
@@ -47,7 +46,12 @@ class SaveFuture(Future[_Result]):
         return super().result()
 
     def __await__(self) -> Generator[Any, None, _Result]:
+        self._require_process()
         return asyncio.wrap_future(self).__await__()
+
+    def _require_process(self) -> None:
+        if os.getpid() != self._process:
+            raise CheckpointError(f"this save is of process {self._process}, which forked this one: ask there")
 
 
 class Meter:

@@ -26,7 +26,6 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self.saved_step: int | None = None  # the step that was saved after the signal
         self._within: dict[int, float] = {}
         self._handlers: dict[int, tuple[Any, Any]] = {}  # by signal: our own, and the one before
         self._deadline = math.inf
@@ -35,7 +34,7 @@ class StopSignals:
     def listen(self, number: int, within: float) -> None:
         """Handle a signal: see :meth:`fastio.Checkpointer.on_signal`."""
         valid = signal.valid_signals() - _CANNOT_BE_HANDLED
-        if not _is_number(number) or number not in valid:
+        if isinstance(number, bool | float) or not _is_number(number) or number not in valid:
             raise ValueError(f"signal={quoted(number)}: expected one that can be handled, such as signal.SIGTERM")
         if not _is_number(within) or not 0 < within < math.inf:
             raise ValueError(f"within={quoted(within)}: expected seconds, more than 0")
@@ -44,7 +43,7 @@ class StopSignals:
         self._within[number] = within
         if number in self._handlers:
             return
-        before = signal.getsignal(number)
+        before = _still_heard(signal.getsignal(number))
         if before is None:
             raise CheckpointError(
                 f"the handler of {signal.Signals(number).name} is not Python's: it could not be restored"
@@ -74,7 +73,7 @@ class StopSignals:
         for number, (own, before) in list(self._handlers.items()):
             with contextlib.suppress(ValueError):  # not in the main thread: ours does from now on what was there before
                 if signal.getsignal(number) is own:
-                    signal.signal(number, before)
+                    signal.signal(number, _still_heard(before))
             del self._handlers[number]
 
 
@@ -82,10 +81,22 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _still_heard(handler: Any) -> Any:
+    """Return a handler, or, of one of ours whose Checkpointer is closed or gone, the handler that was there before."""
+    while isinstance(handler, partial) and handler.func is _handle:
+        listener, before = handler.args
+        stop = listener()
+        if stop is not None and any(own is handler for own, _ in stop._handlers.values()):
+            break
+        handler = before
+    return handler
+
+
 def _handle(listener: weakref.ref[StopSignals], before: Any, number: int, frame: Any) -> None:
     stop = listener()
     is_first = stop is not None and stop.note(number)
     is_heard = stop is not None and number in stop._handlers
+    before = _still_heard(before)
     if callable(before) and not (is_first and before is signal.default_int_handler):
         before(number, frame)
     elif not is_heard and before == signal.SIG_DFL:

@@ -21,6 +21,11 @@ class WriteQueue:
         """Whether a thread is still running."""
         return any(write.is_running for write in self._writes)
 
+    @property
+    def is_on_its_thread(self) -> bool:
+        """Whether the caller is one of the threads."""
+        return any(write.is_on_its_thread for write in list(self._writes))
+
     def working(self) -> list[BackgroundWrite]:
         """Return the writes whose steps are not written yet."""
         return [write for write in self._writes if write.is_working]

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import gc
 import os
+import signal
 import threading
 import weakref
 from pathlib import Path
@@ -183,6 +184,46 @@ def test_handle_cannot_be_waited_for_in_a_forked_child(tmp_path: Path, held: thr
                 os._exit(status)
         assert os.waitpid(pid, 0)[1] == 0
         held.set()
+
+
+def test_handle_cannot_be_awaited_in_a_forked_child(tmp_path: Path, held: threading.Event) -> None:
+    async def wait() -> None:
+        await handle.written
+
+    with Checkpointer(tmp_path) as checkpointer:
+        handle = checkpointer.save(1, STATE)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            signal.alarm(20)
+            try:
+                asyncio.run(wait())
+            except fastio.CheckpointError:
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(pid, 0)[1] == 0
+        held.set()
+
+
+def test_callback_that_uses_the_checkpointer_is_refused_and_does_not_hang(
+    tmp_path: Path, held: threading.Event
+) -> None:
+    errors: list[str] = []
+
+    def use(_: object) -> None:
+        for call in (checkpointer.close, lambda: checkpointer.save(2, STATE)):
+            try:
+                call()
+            except fastio.CheckpointError as error:
+                errors.append(str(error))
+
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(1, STATE).written.add_done_callback(use)
+        held.set()
+        checkpointer.wait()
+    assert len(errors) == 2
+    assert "a callback of a save, which runs on the thread that writes, used the Checkpointer" in errors[0]
 
 
 def _fail(monkeypatch: pytest.MonkeyPatch) -> None:

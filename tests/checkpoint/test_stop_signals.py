@@ -118,6 +118,24 @@ def test_failed_save_after_the_signal_is_not_the_last(tmp_path: Path) -> None:
         assert checkpointer.save(1, state_of(1))
 
 
+def test_step_that_could_not_be_written_after_the_signal_may_be_saved_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(28, "the disk is full")
+
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.on_signal(USR1)
+        signal.raise_signal(USR1)
+        with monkeypatch.context() as patch:
+            patch.setattr(writing, "save_layout", fail)
+            assert checkpointer.save(1, state_of(1)).written.exception(timeout=60) is not None
+        assert checkpointer.save(1, state_of(1))
+        assert not checkpointer.save(2, state_of(2))
+        checkpointer.wait()
+        assert checkpointer.steps() == [1]
+
+
 @pytest.mark.parametrize("settings", [{}, {"asynchronous": False}, {"when_busy": "queue"}])
 def test_no_save_begins_after_the_time_is_over(tmp_path: Path, settings: dict[str, Any]) -> None:
     with Checkpointer(tmp_path, **settings) as checkpointer:
@@ -168,6 +186,29 @@ def test_handler_of_another_stays_at_the_end_and_finds_what_was_there_before(tmp
         signal.signal(USR1, before)
 
 
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_checkpointer_that_is_gone_does_not_end_the_process_for_another(tmp_path: Path, is_dropped: bool) -> None:
+    pid = os.fork()
+    if pid == 0:
+        status = 5
+        try:
+            first, second = Checkpointer(tmp_path / "first"), Checkpointer(tmp_path / "second")
+            first.on_signal(USR1)
+            if is_dropped:
+                del first
+            second.on_signal(USR1)
+            if not is_dropped:
+                first.close()
+            os.kill(os.getpid(), USR1)
+            status = 0 if second.should_stop else 3
+            second.close()
+            if signal.getsignal(USR1) is not signal.SIG_DFL:
+                status = 4
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 def test_first_ctrl_c_is_noted_and_the_second_interrupts(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.on_signal(signal.SIGINT)
@@ -212,7 +253,7 @@ def test_other_threads_and_other_arguments_are_refused(tmp_path: Path) -> None:
         thread.join()
         assert "on_signal must be called in the main thread" in str(found[0])
         wrong: Any
-        for wrong in (signal.SIGKILL, signal.SIGSTOP, 0, 1000, "SIGTERM", [USR1], None, True):
+        for wrong in (signal.SIGKILL, signal.SIGSTOP, 0, 1000, 15.0, "SIGTERM", [USR1], None, True):
             with pytest.raises(ValueError, match=r"signal=.*: expected one that can be handled, such as"):
                 checkpointer.on_signal(wrong)
         for wrong in (0, -1, float("inf"), float("nan"), "30", None, True):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import mmap
 import os
 import signal
 import subprocess
@@ -19,6 +21,7 @@ import fastio
 import warm_python
 from fastio.checkpoint import Checkpointer
 from fastio.checkpoint.folder import lock
+from fastio.checkpoint.saving.shared_staging import SharedStaging
 from fastio.checkpoint.writer_process import process
 from interrupting import descriptors
 from trainings import folder_of, is_of, state_of
@@ -159,6 +162,39 @@ def test_killed_process_loses_its_step_with_an_error_and_the_next_save_starts_an
         assert checkpointer.steps() == [0, 1, 4]
         assert is_of(checkpointer.restore().state, 4)
         assert not is_there(second)
+
+
+@pytest.mark.usefixtures("warm")
+def test_exit_in_a_callback_is_raised_once_and_later_steps_are_written(tmp_path: Path) -> None:
+    def leave(_: object) -> None:
+        sys.exit("the callback ends")
+
+    with Checkpointer(tmp_path, keep=1, writer="process") as checkpointer:
+        checkpointer.save(0, state_of(0)).written.result(timeout=60)
+        stop(pid_of(checkpointer))
+        checkpointer.save(1, state_of(1)).written.add_done_callback(leave)
+        os.kill(pid_of(checkpointer), signal.SIGCONT)
+        checkpointer._saver._queue.last.join()
+        with pytest.raises(SystemExit, match="the callback ends"):
+            checkpointer.wait()
+        for step in (2, 3):
+            checkpointer.save(step, state_of(step)).written.result(timeout=60)
+        assert checkpointer.steps() == [3]
+
+
+def test_forked_child_that_frees_the_shared_memory_keeps_its_own_at_that_address() -> None:
+    staging = SharedStaging(16 << 20)
+    pid = os.fork()
+    if pid == 0:
+        libc = ctypes.CDLL(None)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        address, flags = staging.address, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10  # MAP_FIXED
+        libc.mmap(address, 16 << 20, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+        del staging
+        ctypes.memset(address, 1, 16 << 20)  # SIGSEGV if it was unmapped
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 @pytest.mark.usefixtures("warm")

@@ -23,6 +23,7 @@ from fastio.checkpoint.saving.step_writes import Save, StepWrites
 from fastio.checkpoint.saving.writing import Task
 from fastio.checkpoint.stop_signals import StopSignals
 from fastio.checkpoint.training_pause import TrainingPause
+from fastio.errors import CheckpointError
 from fastio.formats.pt.records import Records
 from fastio.runtime.interrupt_safe_thread import POLL_SECONDS
 from fastio.sizes import exact_size
@@ -49,6 +50,7 @@ class Saver:
         self._queue = self._writes.queue
         self._refused_objects = RefusedObjects()
         self._is_closing = False
+        self._last: SaveHandle | None = None  # the save after a signal
         self._has_told_full = False
 
     @property
@@ -65,6 +67,14 @@ class Saver:
     def _may_start_early(self) -> bool:
         """Whether a step may be written before all of it is copied: its writer must live as long as this process."""
         return self._settings.asynchronous and self._settings.writer == "thread"
+
+    def require_no_callback(self) -> None:
+        """Raise CheckpointError on a thread that writes, where a callback would wait for its own end."""
+        if self._queue.is_on_its_thread:
+            raise CheckpointError(
+                f"{self._steps.path}: a callback of a save, which runs on the thread that writes, used the "
+                "Checkpointer; use it on the training's thread, after handle.written.result()"
+            )
 
     def described(self) -> list[str]:
         """Its main settings, in words."""
@@ -92,15 +102,16 @@ class Saver:
         handle = self._save(step, state, metadata)
         handle.staged.set_result(None)
         if self.stop.received is not None:
-            self.stop.saved_step = step
+            self._last = handle
         return handle
 
     def _reason_to_skip(self) -> str:
         stop = self.stop
         if stop.received is not None:
-            if stop.saved_step is None:
+            last = self._last
+            if last is None or last.written.is_failed:
                 return ""
-            return f"step {stop.saved_step} is the last one, it was saved after {stop.received.name}"
+            return f"step {last.step} is the last one, it was saved after {stop.received.name}"
         skips = self._settings.when_busy == "skip" and self.is_busy
         return "the one before is still being written (when_busy='skip')" if skips else ""
 

@@ -24,6 +24,7 @@ class SharedStaging:
         self._closing = weakref.finalize(self, os.close, self.fd)
         self._closing.atexit = False
         self._mapping = map_file(self.fd, nbytes)
+        _all.add(self)
         self._mapping.madvise(mmap.MADV_DONTFORK)
         self.address = address_of(self._mapping)
         self.pinned = pin_for is not None
@@ -67,3 +68,15 @@ def _unpin(accelerator: Accelerator, mapping: mmap.mmap, owner: int) -> None:
     """Unpin the memory, which is unmapped after that; in a forked process, which has no CUDA, do nothing."""
     if os.getpid() == owner:
         accelerator.unpin_unused(address_of(mapping))
+
+
+_all: weakref.WeakSet[SharedStaging] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # A child does not have this memory, and may have its own at the address: it must never unmap it, not even at exit.
+    for staging in list(_all):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(staging._mapping))
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -20,6 +20,7 @@ from fastio.checkpoint.saving.shared_staging import SharedStaging
 from fastio.checkpoint.saving.writing import Task, WrittenStep
 from fastio.checkpoint.writer_process.messages import (
     PROGRESS,
+    REMOVED,
     WRITTEN,
     StagedStep,
     WriterSettings,
@@ -109,6 +110,8 @@ class WriterProcess:
             if kind == WRITTEN:
                 written: WrittenStep = value
                 return written
+            if kind == REMOVED:
+                continue  # of the step before, which failed here after it was written
             if kind != PROGRESS:
                 raise value
             at = value
