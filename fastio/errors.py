@@ -46,7 +46,8 @@ def shortened(text: object) -> str:
 def kind_of(value: object) -> str:
     """The type of a value with its article: "an int", "a dict"."""
     name = type(value).__qualname__
-    return f"{'an' if name[:1] in 'aeioAEIO' or name.startswith('Un') else 'a'} {name}"
+    is_spelt = name[:2].isupper() and name[:1] in "FHLMNRSX"  # an SGD, an LSTM
+    return f"{'an' if name[:1] in 'aeioAEIO' or name.startswith('Un') or is_spelt else 'a'} {name}"
 
 
 class FastIOError(Exception):
@@ -288,16 +289,18 @@ class CheckpointError(FastIOError, RuntimeError):
 class FolderInUseError(CheckpointError):
     """Another process, or another Checkpointer of this process, writes into the folder."""
 
-    def __init__(self, folder: str, holder: str) -> None:
+    def __init__(self, folder: str, holder: str, is_own: bool = False) -> None:
         self.folder = folder
         self.holder = holder
+        self._is_own = is_own
+        here = "this process has a Checkpointer open here: close() it" if is_own else "wait for it to end"
         super().__init__(
-            f"{folder}: {holder} is writing checkpoints here; wait for it to end, use another folder, or open this one "
-            "with read_only=True"
+            f"{folder}: {holder} is writing checkpoints here; {here}, use another folder, or open this one with "
+            "read_only=True"
         )
 
-    def __reduce__(self) -> tuple[type[FolderInUseError], tuple[str, str]]:
-        return type(self), (self.folder, self.holder)
+    def __reduce__(self) -> tuple[type[FolderInUseError], tuple[str, str, bool]]:
+        return type(self), (self.folder, self.holder, self._is_own)
 
 
 class DeviceInUseError(FastIOError, RuntimeError):

@@ -173,9 +173,10 @@ class Offload(SavedTensors):
         self._reap()
 
     def step(self, closure: Callable[[], Result]) -> Result:
-        """Run a step's forward and backward in the context; if memory runs out, run it again once, with half the budget.
+        """Run forward and backward in the context; if memory runs out, run them again once, with half of the budget.
 
-        It updates no weights: call the optimizer's ``step()`` afterwards. Without a budget, policy "vdnn-dyn" runs it again until one of its passes has enough.
+        It updates no weights: call the optimizer's ``step()`` afterwards. Without a budget, policy "vdnn-dyn" runs it
+        again until one of its passes has enough.
 
         ``closure`` clears the gradients, computes the loss, calls backward and returns the loss, as for
         :meth:`torch.optim.Optimizer.step`. Before the second run, the states of the random generators are set back, and
