@@ -15,8 +15,13 @@ _RESTORE = "; restore the file from a copy"  # the cure of damage, where no othe
 _CURES = {
     errno.EMFILE: "close files that are not needed, or raise this process's limit (`ulimit -n`, resource.setrlimit)",
     errno.ENFILE: "close files of other programs, or raise the system's limit (`sysctl fs.file-max`)",
+    errno.EFBIG: "save into more files, or raise the limit of a file's size (`ulimit -f`, RLIMIT_FSIZE)",
+    errno.EACCES: "change the permissions, or name a place that this user may use",
+    errno.EPERM: "change the permissions, or name a place that this user may use",
+    errno.ENOSPC: "make room, or name a place on another disk",
+    errno.EDQUOT: "make room, or name a place on another disk",
 }
-OUT_OF_DESCRIPTORS = frozenset(_CURES)
+OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 """The errnos of a call that cannot open a file because too many are open, whatever the path."""
 
 
@@ -193,7 +198,8 @@ class TransferError(FastIOError, OSError, RuntimeError):
         self.offset = offset
         at = "" if offset is None else f" at offset {offset}"
         cure = f"; {_CURES[number]}" if number in _CURES else ""
-        self._set(number, f"{operation} failed{at}: {os.strerror(number)}{cure}", path)
+        said = "reserving room" if operation == "fallocate" else operation
+        self._set(number, f"{said} failed{at}: {os.strerror(number)}{cure}", path)
 
     def __reduce__(self) -> tuple[type[TransferError], tuple[int, str, str, int | None]]:
         return TransferError, (self.errno or 0, self.operation, str(self.filename), self.offset)
