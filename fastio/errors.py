@@ -198,7 +198,7 @@ class TransferError(FastIOError, OSError, RuntimeError):
         self.offset = offset
         at = "" if offset is None else f" at offset {offset}"
         cure = f"; {_CURES[number]}" if number in _CURES else ""
-        said = "reserving room" if operation == "fallocate" else operation
+        said = operation.replace("fallocate", "reserving room", 1)
         self._set(number, f"{said} failed{at}: {os.strerror(number)}{cure}", path)
 
     def __reduce__(self) -> tuple[type[TransferError], tuple[int, str, str, int | None]]:

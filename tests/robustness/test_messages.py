@@ -276,7 +276,7 @@ def test_a_full_disk_says_what_was_needed_and_what_is_free(tmp_path: Path) -> No
             with pytest.raises(fastio.TransferError, match=words.replace(" ?", "").strip()) as raised:
                 call()
             assert raised.value.errno == errno.ENOSPC
-            assert "save elsewhere" in str(raised.value)
+            assert "; make room, or name a place on another disk" in str(raised.value)
             assert os.fspath(small) in str(raised.value)
 
 
