@@ -25,6 +25,8 @@ TRUTH_TESTS = (
     "formats/test_pickler.py",
     "transports/test_no_gpu_queries.py",
     "transports/test_dali.py",
+    "volumes/test_save_and_load.py",
+    "volumes/test_namespaces.py",
     "bench/gpu/test_scripts.py",
 )
 """The files of tests that the first command runs."""

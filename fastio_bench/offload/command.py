@@ -21,6 +21,7 @@ from fastio_bench.offload import depth as offload_depth
 from fastio_bench.offload import device_steps, device_ways, summary, training_room
 from fastio_bench.offload import host_time as offload_host_time
 from fastio_bench.offload import joint as offload_joint
+from fastio_bench.offload import largest as offload_largest
 from fastio_bench.offload import settings as offload_ways
 from fastio_bench.offload import steps as offload_steps
 from fastio_bench.offload.training_job import Job
@@ -51,6 +52,7 @@ def offload(
     accuracy: bool,
     host_time: bool,
     joint: bool,
+    largest: bool,
     simulate: bool,
     **sizes: int | None,
 ) -> None:
@@ -58,6 +60,10 @@ def offload(
     if simulate:
         command.report.mode = "simulated"
         _simulate(command)
+        return
+    if largest:
+        command.report.mode = "largest"
+        _largest(command, device)
         return
     if host_time:
         command.report.mode = "host-time"
@@ -228,6 +234,27 @@ def _host_time(command: CommandRun, rounds: int, device: str | None) -> None:
     def show() -> list[ResultTable]:
         command.report.findings["host_time"] = [asdict(one) for one in found]
         return [offload_host_time.table(found)] if found else []
+
+    command.run(work, show, lambda _: ())
+
+
+def _largest(command: CommandRun, device: str | None) -> None:
+    if device != device_ways.SIMULATED:
+        raise click.UsageError(f"--largest takes --device {device_ways.SIMULATED}: its memory is set to the networks'")
+    on = device_ways.ready(device)
+    names = offload_largest.QUICK if command.quick else tuple(offload_largest.NETWORKS)
+    command.report.settings |= {"device": device, "networks": names}
+    found: list[offload_largest.Largest] = []
+
+    def work(folder: Path) -> None:
+        with command.meter([]) as tell:
+            for one in offload_largest.measure(on, folder, names, lambda what: tell(what, 0)):
+                found.append(one)  # one by one, so that an interrupt keeps those found so far
+
+    def show() -> list[ResultTable]:
+        command.report.findings["largest"] = [asdict(one) for one in found]
+        command.report.tables += [offload_largest.table(found)] if found else []
+        return []
 
     command.run(work, show, lambda _: ())
 

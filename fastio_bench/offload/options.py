@@ -67,6 +67,11 @@ if TYPE_CHECKING:
 @click.option("--accuracy", is_flag=True, help="Instead: accuracy on scikit-learn's digits, plain and with the codec.")
 @click.option("--host-time", is_flag=True, help="Instead: the host's time for each saved tensor.")
 @click.option("--joint", is_flag=True, help="Instead: keep, move or recompute, beside moving or recomputing alone.")
+@click.option(
+    "--largest",
+    is_flag=True,
+    help="Instead: the papers' networks' largest batches and depths, with --device simulated.",
+)
 @click.option("--simulate", is_flag=True, help="Instead: the papers' machines, simulated.")
 @common
 def offload(command: CommandRun, **given: Any) -> None:

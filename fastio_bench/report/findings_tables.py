@@ -18,7 +18,7 @@ from fastio_bench.report import cells
 from fastio_bench.report.table import MEASURED, Cell, ResultTable
 
 _MIB = 1 << 20
-RAW = frozenset({"device_steps", "runs", "timeline", "timelines"})
+RAW = frozenset({"device_steps", "largest", "runs", "timeline", "timelines"})
 """Findings that only charts, or the tables of a run itself, show."""
 
 

@@ -17,6 +17,7 @@ from fastio_bench.papers.rows.row import DEVICE, NOTHING, Row, cell
 
 _NAME = "FlashNeuron"
 _CONTEND, _GPU = "fastio-bench contend", "python -m fastio_bench.offload.gpu_offload --dir DIR"
+_LARGEST = "fastio-bench offload --largest --device simulated"
 _SSD_BANDWIDTH = 3.0e9  # bytes/s: sustained writes of one PM1725b, section 4.2
 _DOLLARS = {"DRAM": 3.6, "SSD": 0.102}  # a GB in September 2020, section 4.2
 _PM1725B = DriveWear(3_300_000_000 // 2, 1.0, 8_000_000_000_000)  # section 3.4: half of a second's traffic writes
@@ -75,6 +76,12 @@ def rows() -> list[Row]:
             Row(_NAME, "table 3", f"{own.name}: the largest batch that runs over plain's, x",
                 cell("flashneuron-3", own.name, 5), partial(_larger, own),
                 reason="no workspaces, no fragments: at most so many")
+            for own in flashneuron_networks.every()
+        ),
+        *(
+            Row(_NAME, "table 3", f"{own.name}: the same, run on a scaled network and device, x",
+                cell("flashneuron-3", own.name, 5), stored=stored.largest(own.name, "batch"), line=_LARGEST, by=DEVICE,
+                reason="less deep, so one layer's working memory is more of the whole than in theirs")
             for own in flashneuron_networks.every()
         ),
         Row(_NAME, "table 3", "the batch with the best throughput over plain's, mean of four networks, x", 2.09, _best,

@@ -105,6 +105,16 @@ def deepest(document: Document) -> float | None:
     return over(max((depth for way, depth in depths.items() if way != PLAIN), default=None), depths.get(PLAIN))
 
 
+def largest(network: str, what: str) -> Reader:
+    """The largest batch or depth that offload trains on the simulated device, over plain training's."""
+
+    def reader(document: Document) -> float | None:
+        every = [one for one in found(document, "largest") if (one["network"], one["what"]) == (network, what)]
+        return over(every[0]["offload"], every[0]["plain"]) if every else None
+
+    return reader
+
+
 def device_memory(document: Document) -> float | None:
     """The least memory of an offloaded step on the simulated device, in % of a plain one's."""
     if document.settings.get("device") != "simulated":
