@@ -15,8 +15,13 @@ _RESTORE = "; restore the file from a copy"  # the cure of damage, where no othe
 _CURES = {
     errno.EMFILE: "close files that are not needed, or raise this process's limit (`ulimit -n`, resource.setrlimit)",
     errno.ENFILE: "close files of other programs, or raise the system's limit (`sysctl fs.file-max`)",
+    errno.EFBIG: "save into more files, or raise the limit of a file's size (`ulimit -f`, RLIMIT_FSIZE)",
+    errno.EACCES: "change the permissions, or name a place that this user may use",
+    errno.EPERM: "change the permissions, or name a place that this user may use",
+    errno.ENOSPC: "make room, or name a place on another disk",
+    errno.EDQUOT: "make room, or name a place on another disk",
 }
-OUT_OF_DESCRIPTORS = frozenset(_CURES)
+OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 """The errnos of a call that cannot open a file because too many are open, whatever the path."""
 
 
@@ -46,7 +51,8 @@ def shortened(text: object) -> str:
 def kind_of(value: object) -> str:
     """The type of a value with its article: "an int", "a dict"."""
     name = type(value).__qualname__
-    return f"{'an' if name[:1] in 'aeioAEIO' or name.startswith('Un') else 'a'} {name}"
+    is_spelt = name[:2].isupper() and name[:1] in "FHLMNRSX"  # an SGD, an LSTM
+    return f"{'an' if name[:1] in 'aeioAEIO' or name.startswith('Un') or is_spelt else 'a'} {name}"
 
 
 class FastIOError(Exception):
@@ -192,7 +198,8 @@ class TransferError(FastIOError, OSError, RuntimeError):
         self.offset = offset
         at = "" if offset is None else f" at offset {offset}"
         cure = f"; {_CURES[number]}" if number in _CURES else ""
-        self._set(number, f"{operation} failed{at}: {os.strerror(number)}{cure}", path)
+        said = operation.replace("fallocate", "reserving room", 1)
+        self._set(number, f"{said} failed{at}: {os.strerror(number)}{cure}", path)
 
     def __reduce__(self) -> tuple[type[TransferError], tuple[int, str, str, int | None]]:
         return TransferError, (self.errno or 0, self.operation, str(self.filename), self.offset)
@@ -288,16 +295,18 @@ class CheckpointError(FastIOError, RuntimeError):
 class FolderInUseError(CheckpointError):
     """Another process, or another Checkpointer of this process, writes into the folder."""
 
-    def __init__(self, folder: str, holder: str) -> None:
+    def __init__(self, folder: str, holder: str, is_own: bool = False) -> None:
         self.folder = folder
         self.holder = holder
+        self._is_own = is_own
+        here = "this process has a Checkpointer open here: close() it" if is_own else "wait for it to end"
         super().__init__(
-            f"{folder}: {holder} is writing checkpoints here; wait for it to end, use another folder, or open this one "
-            "with read_only=True"
+            f"{folder}: {holder} is writing checkpoints here; {here}, use another folder, or open this one with "
+            "read_only=True"
         )
 
-    def __reduce__(self) -> tuple[type[FolderInUseError], tuple[str, str]]:
-        return type(self), (self.folder, self.holder)
+    def __reduce__(self) -> tuple[type[FolderInUseError], tuple[str, str, bool]]:
+        return type(self), (self.folder, self.holder, self._is_own)
 
 
 class DeviceInUseError(FastIOError, RuntimeError):

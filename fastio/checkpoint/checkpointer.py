@@ -41,7 +41,7 @@ class Checkpointer:
     process, however that ends. A fork of the process cannot use the Checkpointer. Not thread-safe.
 
     Args:
-        folder: made if it is missing.
+        folder: made if it is missing; FolderMissingError if the folder that it is to be made in is missing, too.
         keep: how many of the last saved steps stay; None for all. One more is on the disk while it is written, and
             shortly afterwards, until the space of the removed step is free.
         keep_every: steps that are multiples of it stay forever.
@@ -245,11 +245,12 @@ class Checkpointer:
         Raises:
             CorruptFileError: the step is damaged. CheckpointError: there is no such step, or no intact one, or it does
             not have the shape of ``into``, or two of its tensors share a part of their memory and were not saved so, or
-            the memory of one was freed. After damage, or if a ``load_state_dict`` refuses the saved state, tensors of
-            ``into`` may have been overwritten. TransferError: the step cannot be read now, for example for lack of
-            memory or descriptors; no earlier step is returned instead. TypeError for a ``step`` that is no integer, or
-            a ``map_location`` that is not a device; UnsupportedError for a device that torch does not find here. What
-            ``load_state_dict`` and torch.load raise.
+            the memory of one was freed, or a module or optimizer of torch cannot take its saved state (names, shapes,
+            parameter groups): nothing is changed then. After damage, or if another ``load_state_dict`` refuses the
+            saved state, tensors of ``into`` may have been overwritten. TransferError: the step cannot be read now, for
+            example for lack of memory or descriptors; no earlier step is returned instead. TypeError for a ``step``
+            that is no integer, or a ``map_location`` that is not a device; UnsupportedError for a device that torch
+            does not find here. What ``load_state_dict`` and torch.load raise.
         """
         check_step(step)
         device = present_device("map_location", map_location)
@@ -297,7 +298,7 @@ class Checkpointer:
                 "make another, with read_only=True or in another folder"
             )
         if not self._is_open:
-            raise CheckpointError(f"{self._steps.path}: this Checkpointer is closed")
+            raise CheckpointError(f"{self._steps.path}: this Checkpointer is closed; make another")
 
     def _require_saver(self) -> Saver:
         self._require()

@@ -15,7 +15,7 @@ from fastio.dicts.explain import describe
 from fastio.dicts.fingerprint import Fingerprint
 from fastio.dicts.sizes import describe_seconds
 from fastio.engine.plan import COLUMNS, IN_PLACE
-from fastio.inspect.dictionaries import Learned, StoredDictionary, clear, stored
+from fastio.inspect.dictionaries import Learned, StoredDictionary, clear, differing, stored
 from fastio.inspect.tuning import SIZES, WORKS, Tuned, tune
 from fastio.progress import shown
 from fastio.sizes import count_of, format_size, parse_size
@@ -36,8 +36,9 @@ def show(as_json: bool) -> None:
         marks = {name: one.fingerprint.get(name, "unknown") for name in Fingerprint._fields}
         click.echo(f"  of {escaped('{filesystem} on {device}; kernel {kernel}; GPU {gpu}'.format_map(marks))}")
         versions = "fastio {fastio}, torch {torch}, {tools}".format_map(marks)
-        unused = "" if one.current else "; not used now: this machine or these versions differ"
-        click.echo(f"  with {escaped(versions)}{unused}")
+        here = ", ".join(f"{name} {text}" for name, text in differing(one.fingerprint).items())
+        unused = "" if one.current else f"; not used now: here is {here}"
+        click.echo(f"  with {escaped(versions + unused)}")
         for learned in one.learned:
             click.echo(f"  {_sentence(learned)}")
 

@@ -71,12 +71,13 @@ class Explanation:
         )
 
     def _verdict(self) -> str:
-        first, chance = self.entries[0].tool, f"{self.confidence:.0%}"
+        first = self.entries[0].tool
+        chance = "more than 99%" if self.confidence > 0.99 else f"{self.confidence:.0%}"
         if len(self.entries) == 1:
             return f"{first} is the only tool here"
         untried = [entry.tool for entry in self.entries if entry.source in _ONLY_RATIOS]
         likely = self.confidence >= _LIKELY_BEST
-        if likely and not untried:
+        if likely and not untried and self.tool == first:
             return f"{first} is the fastest, by a chance of {chance}"
         said = f"{first} is expected to be the fastest, {'' if likely else 'but only '}by a chance of {chance}"
         if not untried:

@@ -57,7 +57,8 @@ def consolidate(
         destination: the new model's folder, made if it is missing.
         fqn_to_index_mapping: the number of each tensor's file, from 1 on. None: files are filled one after the other.
         max_shard_size: then the most bytes of tensors in one file; a larger tensor has a file of its own. None: 5 GB.
-        force: replace a model that is in the folder.
+        force: replace a model that is in the folder, such as one that ``enable_consolidation=True`` made there; without
+            it that is FileExistsError.
         group: a process group, or True for the default one, whose ranks each make some of the files; a collective call.
             There should be as many files as ranks.
         policy: who chooses the tools, as for :func:`fastio.save` and :func:`fastio.load`.

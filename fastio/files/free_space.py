@@ -21,13 +21,14 @@ def free_space_named(path: str, nbytes: int | None = None) -> HandledErrors[Tran
 
 def _raise(path: str, nbytes: int | None, error: TransferError) -> None:
     if error.errno in _FULL and not isinstance(error, VolumeFullError):
-        needed = "" if nbytes is None else f"the file needs {exact_size(nbytes)}, "
-        operation = f"{error.operation} ({needed}{_free(path)}free some, or save elsewhere)"
+        needed = [] if nbytes is None else [f"the file needs {exact_size(nbytes)}"]
+        known = ", ".join([*needed, *_free(path)])
+        operation = f"{error.operation} ({known})" if known else error.operation
         raise TransferError(error.errno or 0, operation, str(error.filename), error.offset) from error
 
 
-def _free(path: str) -> str:
+def _free(path: str) -> list[str]:
     with contextlib.suppress(OSError):
         found = os.statvfs(os.path.dirname(path) or os.curdir)
-        return f"{exact_size(found.f_bavail * found.f_frsize)} are free: "
-    return ""
+        return [f"{exact_size(found.f_bavail * found.f_frsize)} are free"]
+    return []

@@ -54,6 +54,9 @@ def opened(path: str) -> Iterator[tuple[int, int]]:
             file = io.FileIO(path, "rb")  # not a bare descriptor, which an interrupt may leave open
     except FileNotFoundError:
         raise FileNotFoundError(errno.ENOENT, MISSING, path) from None
+    except PermissionError as error:
+        cure = "change the permissions of the file or its folders, or run as a user that may read it"
+        raise PermissionError(error.errno, f"{error.strerror}; {cure}", path) from None
     except IsADirectoryError as error:
         held = told_of_folder(path)
         cure = ": name a file in it, or open a model's folder with fastio.safe_open or fastio.load_model"

@@ -80,8 +80,13 @@ def _read(path: str) -> StoredDictionary:
     except (OSError, DictionaryError) as error:
         problem = error.strerror if isinstance(error, OSError) and not isinstance(error, TransferError) else error
         return StoredDictionary(path, nbytes, {}, False, (), str(problem))
-    current = dict(zip(_MACHINE, machine(), strict=True)).items() <= fingerprint.items()
-    return StoredDictionary(path, nbytes, fingerprint, current, learned)
+    return StoredDictionary(path, nbytes, fingerprint, not differing(fingerprint), learned)
+
+
+def differing(fingerprint: dict[str, str]) -> dict[str, str]:
+    """What this machine and these versions have in place of what a fingerprint has."""
+    here = dict(zip(_MACHINE, machine(), strict=True))
+    return {name: text for name, text in here.items() if fingerprint.get(name) != text}
 
 
 def _refuse(error: DictionaryError) -> None:

@@ -102,7 +102,9 @@ def warn_of_nothing_loaded(function: str, state: str, plan: LoadPlan, filename: 
         cure = f"load a part of a model as {call}{others}{empty}"
     elif before:
         alike = plan.unexpected
-        cure = f"fill what is behind {quoted(next(iter(before)))} alone"
+        prefix = quoted(next(iter(before)))
+        names = f"name.removeprefix({prefix}): value for name, value in {state}.items()"
+        cure = f"fill what is behind {prefix} by fastio.load_into({{{names}}}, {where}, strict=False)"
     else:
         alike = alike_names(plan.missing[0], plan.unexpected) or plan.unexpected
         cure = "name the files of this model, or rename the tensors"

@@ -173,14 +173,18 @@ class Offload(SavedTensors):
         self._reap()
 
     def step(self, closure: Callable[[], Result]) -> Result:
-        """Run a training step in the context; if memory runs out in it, run it again once, with half of the budget.
+        """Run forward and backward in the context; if memory runs out, run them again once, with half of the budget.
 
-        Without a budget, policy "vdnn-dyn" runs it again until one of its passes has enough.
+        It updates no weights: call the optimizer's ``step()`` afterwards. Without a budget, policy "vdnn-dyn" runs it
+        again until one of its passes has enough.
 
         ``closure`` clears the gradients, computes the loss, calls backward and returns the loss, as for
         :meth:`torch.optim.Optimizer.step`. Before the second run, the states of the random generators are set back, and
         so are the buffers of ``model``. Raises the second run's error, and the first one's if no tighter plan is
         possible.
+
+        >>> loss = offload.step(closure)
+        >>> optimizer.step()
         """
         planner = self._planner
         tightened, retried = planner.tightened, planner.retried

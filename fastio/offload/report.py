@@ -190,7 +190,8 @@ class Report:
 
     def _memory_line(self) -> str:
         if not self.activations:
-            return "memory: not known yet, no forward pass has ended"
+            begun = f" ({self.iterations[-1].step} began)" if self.iterations else ""
+            return f"memory: not known yet, no forward pass has ended{begun}"
         budget = "no budget limits them" if self.budget is None else f"budget {_size(self.budget)}"
         if self.awaits_plan:
             return f"memory: all {_size(self.activation_bytes)} saved moved, nothing is planned yet; {budget}"

@@ -45,7 +45,7 @@ def as_some_bytes(context: click.Context, parameter: click.Parameter, value: str
 
 
 def common(
-    function: Callable[..., None], quick: str = "Fewer sizes and rounds: a minute or two."
+    function: Callable[..., None], quick: str = "Fewer sizes and rounds: a minute or two on an idle machine."
 ) -> Callable[..., None]:
     """Add the options that every subcommand has, and pass them as a :class:`CommandRun`.
 

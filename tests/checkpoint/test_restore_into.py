@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import re
+from copy import deepcopy
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -212,8 +214,28 @@ def test_mismatched_shape_raises_and_changes_nothing(folder: Path) -> None:
         with pytest.raises(CheckpointError, match=r"state\['model'\]\['x'\] was not saved"):
             checkpointer.restore(into={"model": {"x": torch.zeros(1)}})
         assert torch.equal(live["model"].weight, before)
-        with pytest.raises(RuntimeError, match="size mismatch"):
+        with pytest.raises(CheckpointError, match=r"'weight' has shape \(3, 4\), saved was \(3, 3\); nothing was rest"):
             checkpointer.restore(into={"model": nn.Linear(4, 3)})
+
+
+def test_another_model_or_optimizer_is_refused_before_anything_is_overwritten(folder: Path) -> None:
+    def state_of(*sizes: int, groups: int = 1) -> dict[str, Any]:
+        layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
+        parameters = [{"params": list(layer.parameters())} for layer in layers[:groups]]
+        return {"model": nn.Sequential(*layers), "optimizer": torch.optim.SGD(parameters)}
+
+    with Checkpointer(folder) as checkpointer:
+        checkpointer.save(0, state_of(8, 8, 8))
+        for other, named in (
+            (state_of(8, 8, 4), r"'1.weight' has shape \(4, 8\), saved was \(8, 8\)"),
+            (state_of(8, 8, 8, 8), "'2.weight' was not saved"),
+            (state_of(8, 8), "'1.weight' was saved, and the module lacks it"),
+            (state_of(8, 8, 8, groups=2), r"\['optimizer'\], an SGD, .*its groups have 2, 2 parameters, saved were 2"),
+        ):
+            before = deepcopy(other["model"].state_dict())
+            with pytest.raises(CheckpointError, match=f"cannot take.*{named}|{named}.*nothing was restored"):
+                checkpointer.restore(into=other)
+            assert all(torch.equal(before[name], tensor) for name, tensor in other["model"].state_dict().items())
 
 
 def test_plain_objects_need_weights_only_false(folder: Path) -> None:

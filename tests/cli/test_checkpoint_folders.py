@@ -44,6 +44,17 @@ def test_steps_of_a_checkpointer_are_listed(saved: Path) -> None:
     assert "w " in run("inspect", saved / "step-0000000020" / "state.pt").stdout
 
 
+def test_diff_takes_folders_of_steps(saved: Path, tmp_path: Path) -> None:
+    with fastio.Checkpointer(tmp_path / "other") as checkpointer:
+        for step in (3, 21):
+            checkpointer.save(step, {"w": torch.ones(1000), "step": step})
+    both = run("diff", saved, tmp_path / "other")
+    assert "equal: 1 tensor" in both.stdout
+    assert f"{saved}/step-0000000003/state.pt and {tmp_path}/other/step-0000000003/state.pt" in both.stderr
+    one = run("diff", saved / "step-0000000020", tmp_path / "other")
+    assert f"{saved}/step-0000000020/state.pt and {tmp_path}/other/step-0000000021/state.pt" in one.stderr
+
+
 def test_one_step_and_a_damaged_one(saved: Path) -> None:
     assert "1 step\n" in run("inspect", saved / "step-0000000003").stdout
     manifest = saved / "step-0000000003" / "manifest.json"

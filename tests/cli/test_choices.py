@@ -110,7 +110,7 @@ class TestDictionaries:
         path.write_text(json.dumps({"schema": "fastio-dictionary/1", "fingerprint": marks}))
         shown = run("dictionaries", "show").stdout
         assert r"kernel \x1b[2J; GPU {fastio}" in shown
-        assert "not used now" in shown
+        assert f"not used now: here is kernel {fingerprint['kernel']}, gpu " in shown
 
     def test_clear(self, learned: Path) -> None:
         assert "nothing was removed" in run("dictionaries", "clear", input="n\n").stdout

@@ -14,6 +14,9 @@ PAGE = ROOT / "docs" / "troubleshooting.md"
 OTHERS = {
     "Weights only load failed",
     "No space left on device",
+    "File too large",
+    "Permission denied",
+    "Operation not permitted",
     "DefaultCPUAllocator: can't allocate memory",
     "CUDA out of memory",
 }

@@ -158,7 +158,7 @@ def test_a_part_of_a_model_of_which_nothing_is_loaded_is_told_what_loads_it(
 def test_a_wrapped_module_and_another_model_are_told_when_nothing_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     fastio.save_model(nn.Linear(4, 4), path)
-    with pytest.warns(RuntimeWarning, match="the files have: 'bias', 'weight'; fill what is behind 'module.' alone"):
+    with pytest.warns(RuntimeWarning, match="'bias', 'weight'; fill what is behind 'module.' by fastio.load_into"):
         fastio.load_model(nn.ModuleDict({"module": nn.Linear(4, 4)}), path, strict=False)
     with pytest.warns(RuntimeWarning, match="expected: 'wieght'; the files have: 'weight'; name the files"):
         fastio.load_into({"wieght": torch.ones(4, 4)}, path, strict=False)

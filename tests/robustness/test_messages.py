@@ -95,7 +95,7 @@ PROVOKED: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "cut archive": (lambda folder: fastio.load(cut(folder, "x.pt")), ["x.pt", "the file is cut short", "copy"]),
     "restore of another model": (
         lambda folder: steps(folder).restore(into={"model": nn.Linear(2, 4)}),
-        ["run/step-0000000004", r"state\['model'\], a Linear", "cannot take", "size mismatch for weight"],
+        ["run/step-0000000004", r"state\['model'\], a Linear", "'weight' has shape", "nothing was restored"],
     ),
     "restore of another name": (
         lambda folder: steps(folder).restore(into={"modle": nn.Linear(2, 3)}),
@@ -276,7 +276,7 @@ def test_a_full_disk_says_what_was_needed_and_what_is_free(tmp_path: Path) -> No
             with pytest.raises(fastio.TransferError, match=words.replace(" ?", "").strip()) as raised:
                 call()
             assert raised.value.errno == errno.ENOSPC
-            assert "save elsewhere" in str(raised.value)
+            assert "; make room, or name a place on another disk" in str(raised.value)
             assert os.fspath(small) in str(raised.value)
 
 
@@ -327,13 +327,9 @@ def test_a_folder_says_what_it_is_and_what_to_name(tmp_path: Path) -> None:
     run = tmp_path / "run"
     (step,) = (one for one in run.iterdir() if one.name.startswith("step-"))
     for folder in (run, step):
-        for arguments in (
-            ["diff", folder, folder],
-            ["convert", folder, tmp_path / "x.safetensors"],
-        ):
-            said = CliRunner().invoke(cli, list(map(str, arguments))).output
-            words = (str(folder), "checkpoints of fastio.Checkpointer", "step-…/state.pt", "`fastio verify` compares")
-            assert all(word in said for word in words), said
+        said = CliRunner().invoke(cli, ["convert", str(folder), str(tmp_path / "x.safetensors")]).output
+        words = (str(folder), "checkpoints of fastio.Checkpointer", "step-…/state.pt", "`fastio verify` compares")
+        assert all(word in said for word in words), said
     for door, name in ((fastio.verify, "verify"), (fastio.seal, "seal")):
         with pytest.raises(IsADirectoryError, match=f"{name} each file in it, or all of .*`fastio {name} FOLDER`"):
             door(run)

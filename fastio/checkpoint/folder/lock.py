@@ -64,7 +64,9 @@ class FolderLock:
             if writer is not None and _is_running(writer):
                 end = time.monotonic() + _ENDING_SECONDS
             if writer is None or time.monotonic() > end:
-                raise FolderInUseError(folder, holder.decode("utf-8", "replace").strip() or "another process")
+                named = holder.decode("utf-8", "replace").strip()
+                is_own = f"{named} ".startswith(f"process {os.getpid()} on {socket.gethostname()} ")
+                raise FolderInUseError(folder, named or "another process", is_own)
             time.sleep(_POLL_SECONDS)
         if _OURS.fullmatch(os.pread(fd, _LONGEST, 0)) is None:
             raise _foreign(path, "holds something else than the name of a writer of checkpoints")

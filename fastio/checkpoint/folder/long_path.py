@@ -15,8 +15,8 @@ _FLAGS = os.O_PATH | os.O_DIRECTORY
 class LongPathFolder:
     """Gives a folder a ``path`` that system calls accept: its absolute path or, if that is too long, one through /proc.
 
-    The path through /proc is valid as long as this object lives. With ``make`` a missing folder is made. OSError if the
-    folder cannot be made or opened.
+    The path through /proc is valid as long as this object lives. With ``make`` a missing folder is made, but
+    not its parents. OSError if the folder cannot be made or opened.
     """
 
     def __init__(self, folder: str, make: bool) -> None:
@@ -30,7 +30,11 @@ class LongPathFolder:
             self._held = _open_part_by_part(folder, make)
             self.path = _proc_path(self._held)
         elif make:
-            os.makedirs(self.path, exist_ok=True)
+            try:
+                os.mkdir(self.path)
+            except FileExistsError:
+                if not os.path.isdir(self.path):
+                    raise
 
 
 def descriptors_of(path: str) -> list[int]:
@@ -42,9 +46,10 @@ def descriptors_of(path: str) -> list[int]:
 def _open_part_by_part(folder: str, make: bool) -> Descriptor:
     current = Descriptor("/" if os.path.isabs(folder) else ".", _FLAGS)
     current.open()
-    for part in filter(None, folder.split("/")):
+    parts = [*filter(None, folder.split("/"))]
+    for number, part in enumerate(parts, 1):
         path = f"{_proc_path(current)}/{part}"
-        if make:
+        if make and number == len(parts):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path)
         below = Descriptor(path, _FLAGS)

@@ -14,7 +14,7 @@ from fastio.checkpoint.folder import manifest
 from fastio.checkpoint.folder.corruption import is_corruption
 from fastio.checkpoint.folder.long_path import LongPathFolder
 from fastio.checkpoint.folder.manifest import Manifest
-from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError
+from fastio.errors import CheckpointError, CorruptFileError, FastIOError, FolderMissingError, TransferError, quoted
 from fastio.files.new_folders import folder_not_made
 
 _STEP = re.compile(r"step-(\d{10,})")
@@ -160,7 +160,8 @@ class StepFolder:
 def steps_in(folder: str, make: bool) -> StepFolder:
     """Return the StepFolder of a path; with ``make`` a missing folder is made.
 
-    ValueError for an empty path, CheckpointError if the folder is missing, TransferError if it cannot be made.
+    ValueError for an empty path, CheckpointError if the folder is missing, FolderMissingError
+    if its parent is missing, TransferError if it cannot be made.
     """
     if not folder:
         raise ValueError("folder='': expected the path of a folder; '.' is the current one")
@@ -168,6 +169,11 @@ def steps_in(folder: str, make: bool) -> StepFolder:
         steps = StepFolder(folder, make)
         if os.path.isdir(steps.path):
             return steps
+    except FileNotFoundError as error:
+        if make:
+            parent = os.path.dirname(os.path.abspath(folder))
+            name = quoted(os.path.basename(folder.rstrip("/")))
+            raise FolderMissingError(parent, f"the folder to make {name} in does not exist") from error
     except OSError as error:
         if make:
             raise folder_not_made(error, folder) from error

@@ -12,6 +12,7 @@ from fastio.checkpoint.generators import state_in
 from fastio.checkpoint.restoring.load_state_dicts import has_load_hooks, loads_as_torch_does, tensors_of
 from fastio.checkpoint.restoring.relinking import Links
 from fastio.checkpoint.restoring.restore_targets import has_plain_memory, is_restored_in_place, takes_values
+from fastio.checkpoint.restoring.state_mismatch import mismatch
 from fastio.checkpoint.state import attributes_of, entries, find_holders, is_container, is_stateful, like
 from fastio.errors import CheckpointError, CorruptFileError, kind_of, put_before, quoted, shortened
 from fastio.formats.layout import storage_offset_bytes
@@ -155,7 +156,12 @@ class _Binding:
             self.filled.append((path, live, place))
 
     def _note_state(self, live: Any, saved: Any, path: str) -> None:
-        """Note the tensors of a module or optimizer that are copied one to one."""
+        """Note the tensors of a module or optimizer that are copied one to one. CheckpointError if it refuses them."""
+        if problem := mismatch(live, saved):
+            raise CheckpointError(
+                f"{path}, {kind_of(live)}, cannot take the state that was saved for it: {problem}; "
+                f"nothing was restored; {_cure(saved, path)}"
+            )
         for keys, tensor in tensors_of(live) if loads_as_torch_does(live) else ():
             found = saved
             for key in keys:
@@ -249,17 +255,21 @@ class _Once:
         return self._result
 
 
+def _cure(saved: Any, path: str) -> str:
+    if path == "state" and isinstance(saved, dict) and "param_groups" not in saved:
+        keys = shortened(", ".join(f"{quoted(key)}: ..." for key in saved))
+        return f"pass as into= the tree that was saved: {{{keys}}}"
+    return _CURE
+
+
 def _loaded(live: Any, state: Any, path: str) -> Any:
     # Tensors that were filled in place are copied onto themselves, which torch skips; hooks and checks still run.
-    cure = _CURE
-    if path == "state" and isinstance(state, dict):
-        keys = shortened(", ".join(f"{quoted(key)}: ..." for key in state))
-        cure = f"pass as into= the tree that was saved: {{{keys}}}"
     try:
         live.load_state_dict(state)
     except Exception as error:
         if len(error.args) == 1 and isinstance(error.args[0], str) and not isinstance(error, CorruptFileError):
-            error.args = (f"{error.args[0].rstrip()}; {cure}",)
+            overwritten = "" if path == "state" else "what is before it in the tree was overwritten; "
+            error.args = (f"{error.args[0].rstrip()}; {overwritten}{_cure(state, path)}",)
         put_before(error, f"{path}, {kind_of(live)}, cannot take the state that was saved for it: ")
         raise
     return live

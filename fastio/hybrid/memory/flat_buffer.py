@@ -98,5 +98,5 @@ def _mapped_file(folder: str, nbytes: int) -> mmap.mmap:
     except OSError as error:
         operation = f"making a file of {exact_size(nbytes)} for gradients"
         if error.errno == errno.ENOSPC:
-            operation += " (make room there, or name another folder as optimizer_store)"
+            operation += " (optimizer_store= names its folder)"
         raise TransferError(error.errno or errno.EIO, operation, folder) from None
