@@ -37,13 +37,21 @@ _TRUSTED = 4  # copies: the fastest of the last ones tells the bandwidth, as one
 class HostTier(Tier):
     """Moves saved tensors to at most ``nbytes`` of host memory and back; see the module's docstring.
 
-    The memory is allocated with the first tensor.
+    The memory is allocated with the first tensor. ``times_copies``: on an accelerator, measure the copies, to choose
+    between host memory and a disk whose bytes go another way.
     """
 
     def __init__(
-        self, name: str, nbytes: int, accelerator: devices.Accelerator | None, counts: Counts, loaded: Loaded
+        self,
+        name: str,
+        nbytes: int,
+        accelerator: devices.Accelerator | None,
+        counts: Counts,
+        loaded: Loaded,
+        times_copies: bool,
     ) -> None:
         super().__init__(name, counts, loaded)
+        self._times_copies = times_copies
         self._slab = Slab(nbytes, partial(HostMemory, pin_for=accelerator, inherited=accelerator is None))
         self._copies: dict[torch.device, CpuCopies] = {}
         # Free blocks by size, oldest first: a training uses the same ones in each step. Copies may still use those that
@@ -90,7 +98,12 @@ class HostTier(Tier):
             saved.sent = saved.address  # first: after an interrupt, what has a tier knows it
             saved.tier = self
             assert saved.block is not None, "it was reserved"
-            if self._timed is None and saved.stored_nbytes >= self._least_timed and isinstance(copies, DeviceCopies):
+            if (
+                self._times_copies
+                and self._timed is None
+                and saved.stored_nbytes >= self._least_timed
+                and isinstance(copies, DeviceCopies)
+            ):
                 self._timed, self._least_timed = (saved.step, copies), saved.stored_nbytes
                 copies.times_next = True
             saved.copied = copies.out_in_batch(

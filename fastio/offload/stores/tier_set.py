@@ -138,7 +138,9 @@ class TierSet:
     def _host(self, accelerator: devices.Accelerator | None) -> HostTier:
         host = self._hosts.get(accelerator)
         if host is None:
-            host = HostTier(HOST, self._host_budget, accelerator, self._counts, self.loaded)
+            # A disk that is reached through host memory needs the same copies, so it is never the faster one.
+            other_way = getattr(self.store, "takes_devices", False) or not getattr(self.store, "peer_refusal", "none")
+            host = HostTier(HOST, self._host_budget, accelerator, self._counts, self.loaded, other_way)
             self._hosts[accelerator] = host
         return host
 
