@@ -29,7 +29,7 @@ class FileDevice:
         self.path = place
         self._locked_by: int | None = None  # the process
         self._file = Descriptor(place, (os.O_RDWR if write else os.O_RDONLY) | os.O_NONBLOCK | flags)
-        self.fd = self._file.open()
+        self._fd: int | None = self._file.open()
         try:
             mode = os.fstat(self.fd).st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
@@ -38,6 +38,13 @@ class FileDevice:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def fd(self) -> int:
+        """The file descriptor. VolumeError after ``close``: its number may be another file's by then."""
+        if self._fd is None:
+            raise VolumeError(f"{self.name}: this volume is closed: open it again")
+        return self._fd
 
     def read(self, offset: int, nbytes: int) -> bytes:
         found = bytearray()
@@ -87,9 +94,10 @@ class FileDevice:
 
         Only in the process that has the lock: a child that closes its copy leaves it.
         """
-        if self._locked_by == os.getpid():
+        fd, self._fd = self._fd, None
+        if fd is not None and self._locked_by == os.getpid():
             with contextlib.suppress(OSError):
-                fcntl.flock(self.fd, fcntl.LOCK_UN)
+                fcntl.flock(fd, fcntl.LOCK_UN)
         self._locked_by = None
         self._file.close()
 

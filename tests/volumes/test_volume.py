@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import random
@@ -271,3 +272,20 @@ def test_errors_survive_pickling() -> None:
     for error in (VolumeInUseError("v", 1.5), VolumeFullError("v", "it is full")):
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again)) == (type(error), str(error))
+
+
+def test_a_closed_volume_touches_no_file_that_has_its_descriptor_by_now(path: Path, tmp_path: Path) -> None:
+    volume = Volume.open(path, write=True)
+    volume.write("a", b"a")
+    volume.close()
+    content = bytes(1 << 20)
+    with contextlib.ExitStack() as stack:
+        for number in range(20):
+            other = stack.enter_context(open(tmp_path / f"other-{number}", "w+b"))
+            other.write(content)
+            other.flush()
+        with pytest.raises(VolumeError, match="this volume is closed: open it again"):
+            volume.write("b", b"b" * 9000)
+        with pytest.raises(VolumeError, match="this volume is closed: open it again"):
+            volume.read("a")
+    assert all((tmp_path / f"other-{number}").read_bytes() == content for number in range(20))
