@@ -18,6 +18,9 @@ import pytest
 import torch
 
 from fastio.checkpoint import Checkpointer
+from fastio.checkpoint.background_write import BackgroundWrite
+from fastio.checkpoint.folder.step_folders import StepFolder
+from fastio.checkpoint.write_queue import WriteQueue
 from fastio.errors import FolderInUseError
 from trainings import folder_of
 
@@ -187,6 +190,43 @@ def test_chunked_save_raises_while_the_step_before_cannot_be_removed(
         checkpointer.save(3, state)
         checkpointer.wait()
         assert checkpointer.steps() == [3]
+
+
+def test_interrupted_save_leaves_the_removal_of_the_write_before_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove, start = StepFolder.remove, WriteQueue.start
+    go, another, at_once = threading.Event(), threading.Event(), threading.Lock()
+
+    def wait_and_remove(steps: StepFolder, step: int) -> None:
+        if not at_once.acquire(blocking=False):
+            another.set()
+            at_once.acquire()
+        try:
+            assert go.wait(300)
+            remove(steps, step)
+        finally:
+            at_once.release()
+
+    def start_and_interrupt(queue: WriteQueue, write: BackgroundWrite) -> None:
+        start(queue, write)
+        raise KeyboardInterrupt
+
+    with Checkpointer(folder, keep=1) as checkpointer:
+        checkpointer.save(0, {"step": 0})
+        checkpointer.wait()
+        monkeypatch.setattr(StepFolder, "remove", wait_and_remove)
+        checkpointer.save(1, {"step": 1})
+        checkpointer.wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(WriteQueue, "start", start_and_interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                checkpointer.save(2, {"step": 2})
+        assert not another.wait(0.5)
+        go.set()
+        checkpointer.save(3, {"step": 3})
+        checkpointer.wait()
+    assert sorted(os.listdir(folder)) == [".lock", "step-0000000003"]
 
 
 def test_chunked_save_that_cannot_write_raises_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,8 @@ class StepWrites:
             try:
                 if staging.is_broken:
                     self._abandon(by_process)
+                    if before is not None:
+                        before.join()  # as every write does: it may still remove the steps that it replaced
                     return None
                 if before is not None:
                     self._wait_for(before, save.task.step, self._process if by_process else None)
