@@ -14,20 +14,19 @@ from fastio.distributed.huggingface_names import check_mapped, check_mapping
 from fastio.engine.call_checks import check_flag
 from fastio.engine.tool_selection import check
 from fastio.files.atomic_file import AtomicFile
-from fastio.files.checkpoint_folders import DCP_METADATA
 from fastio.files.new_folders import make_folders, remove_folders
 from fastio.files.open_file import translate_open_limit
 from fastio.formats.detect import SAFETENSORS
 from fastio.models.conversion.chunked_copy import copy_all
 from fastio.models.conversion.commit import commit_file
-from fastio.models.conversion.convert import Conversion
-from fastio.models.conversion.dcp_source import of_checkpoint, of_shards
+from fastio.models.conversion.convert import Conversion, concluded
+from fastio.models.conversion.dcp_source import of_ranks
 from fastio.models.conversion.destinations import check_free, named, new_files
 from fastio.models.conversion.new_file import NewFile
 from fastio.models.model_replacement import replacing_model
 from fastio.models.rank_group import RankGroup, rank_group, together
 from fastio.progress import check_progress, shown
-from fastio.results import SaveResult, publish
+from fastio.results import SaveResult
 from fastio.runtime.gc_pause import gc_paused
 from fastio.transports.transport import LOAD, SAVE
 from fastio.volumes.opening import outside_volumes
@@ -83,8 +82,7 @@ def consolidate(
     ranks = rank_group(group)
     with contextlib.ExitStack() as stack, translate_open_limit("consolidate", name):
         with together(ranks), gc_paused():
-            is_dcp = os.path.isfile(os.path.join(source, DCP_METADATA))
-            found = (of_checkpoint if is_dcp else of_shards)(source, None, stack, policy)
+            found = of_ranks(source, None, stack, policy)
             check_free(to, [file.path for file in found.files], force)
             shards = None if mapping is None else _shards(mapping, [tensor.name for tensor in found.tensors])
             plan = new_files(to, found, shards)
@@ -107,21 +105,7 @@ def consolidate(
             with together(ranks):
                 for one in new:
                     commit_file(one, SAFETENSORS)
-    for transfer in (*(file.transfer() for file in found.files), *results):
-        if transfer is not None:
-            publish(transfer)
-    paths = (*(file.path for file in plan.files), *([] if plan.shard_index is None else [plan.shard_index[0]]))
-    return Conversion(
-        source=source,
-        destination=name,
-        files=paths,
-        tensors=len(found.tensors),
-        nbytes=sum(tensor.nbytes for tensor in found.tensors),
-        seconds=time.perf_counter() - started,
-        verified=all(file.is_verified for file in found.files),
-        tied=found.aliases,
-        notes=plan.notes,
-    )
+    return concluded(source, name, found, plan, results, started)
 
 
 def _shards(mapping: Mapping[str, int], names: Sequence[str]) -> dict[str, list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastio.arguments import Path, Policy, Progress, Size, Weights
@@ -15,13 +16,13 @@ from fastio.files.new_folders import new_folders
 from fastio.files.open_file import MISSING_SOURCE, is_path, translate_open_limit
 from fastio.models.conversion.chunked_copy import copy_all
 from fastio.models.conversion.commit import commit_file, commit_shards
-from fastio.models.conversion.destinations import check_free, named, new_files
+from fastio.models.conversion.destinations import NewFiles, check_free, named, new_files
 from fastio.models.conversion.model_source import of_model
 from fastio.models.conversion.npy_source import is_npy, of_npy
 from fastio.models.conversion.source_tensors import Source
 from fastio.models.locate import locate
 from fastio.progress import check_progress, shown
-from fastio.results import publish
+from fastio.results import SaveResult, publish
 from fastio.runtime.gc_pause import gc_paused
 from fastio.transports.transport import LOAD, SAVE
 from fastio.volumes.opening import outside_volumes
@@ -114,25 +115,31 @@ def convert(
             written, results = copy_all(plan.files, stack, policy, told)
         for file in found.files:
             file.check_unchanged()
-        notes = plan.notes
         if to.shard_size is None:
-            notes += commit_file(written[0], to.format)
+            plan = plan._replace(notes=plan.notes + commit_file(written[0], to.format))
         else:
             commit_shards(to, written, plan.shard_index)
-    for transfer in (*(file.transfer() for file in found.files), *results):
+    origin = os.fsdecode(source) if is_path(source) else ", ".join(file.path for file in found.files)
+    return concluded(origin, name, found, plan, results, started)
+
+
+def concluded(
+    source: str, destination: str, found: Source, plan: NewFiles, written: Sequence[SaveResult], started: float
+) -> Conversion:
+    """Publish the transfers of a conversion that began at ``started``, and return its result."""
+    for transfer in (*(file.transfer() for file in found.files), *written):
         if transfer is not None:
             publish(transfer)
-    files = (*(file.path for file in plan.files), *([] if plan.shard_index is None else [plan.shard_index[0]]))
     return Conversion(
-        source=os.fsdecode(source) if is_path(source) else ", ".join(file.path for file in found.files),
-        destination=name,
-        files=files,
+        source=source,
+        destination=destination,
+        files=(*(file.path for file in plan.files), *([] if plan.shard_index is None else [plan.shard_index[0]])),
         tensors=len(found.tensors),
         nbytes=sum(tensor.nbytes for tensor in found.tensors),
         seconds=time.perf_counter() - started,
         verified=all(file.is_verified for file in found.files),
         tied=found.aliases,
-        notes=notes,
+        notes=plan.notes,
     )
 
 
@@ -140,14 +147,10 @@ def _open(where: Weights, key: str | None, stack: contextlib.ExitStack, policy: 
     """Open what :func:`convert` takes; ``stack`` closes it."""
     if is_path(where):
         path = os.fsdecode(where)
-        if os.path.isfile(os.path.join(path, DCP_METADATA)):
-            from fastio.models.conversion.dcp_source import of_checkpoint  # DCP is imported only for its folders
+        if os.path.isfile(os.path.join(path, DCP_METADATA)) or holds_shards(path):
+            from fastio.models.conversion.dcp_source import of_ranks  # DCP is imported only for its folders
 
-            return of_checkpoint(path, key, stack, policy)
-        if holds_shards(path):
-            from fastio.models.conversion.dcp_source import of_shards
-
-            return of_shards(path, key, stack, policy)
+            return of_ranks(path, key, stack, policy)
         (first, *_) = locate(path, MISSING_SOURCE).paths
         if is_npy(first):
             return of_npy(first, key, stack, policy)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import os
 from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
 
 from fastio.distributed import huggingface_metadata
@@ -19,6 +20,7 @@ from fastio.distributed.load_file import FileLoad
 from fastio.distributed.reader import open_data_file
 from fastio.distributed.stored_items import FORMAT, Stored
 from fastio.errors import CorruptFileError, FormatError, TensorMissingError, UnsupportedError, quoted
+from fastio.files.checkpoint_folders import DCP_METADATA
 from fastio.formats.detect import SAFETENSORS
 from fastio.memory.contiguous_chunks import packed
 from fastio.models.conversion.source_tensors import Run, Source, SourceFile, SourceTensor
@@ -35,23 +37,19 @@ class _Box(NamedTuple):
     run: Run | None
 
 
-def of_checkpoint(folder: str, key: str | None, stack: contextlib.ExitStack, policy: Any) -> Source:
-    """Open a checkpoint that DCP or fastio saved: all of it, or the entry ``key`` and what is below it.
+def of_ranks(folder: str, key: str | None, stack: contextlib.ExitStack, policy: Any) -> Source:
+    """Open what ranks saved by DCP: all of it, or the entry ``key`` and what is below it.
+
+    It is a checkpoint of DCP's own format or fastio's if the folder has their metadata, else one of safetensors, each
+    of which holds one rank's parts of tensors.
 
     FormatError for entries that are no tensors, TensorMissingError for a ``key`` that is not there, UnsupportedError
     for items that other storage wrote, CorruptFileError for what contradicts itself, CheckpointError for missing files.
     """
-    return _of_metadata(folder, metadata_file.read(folder), FORMAT, key, stack, policy)
-
-
-def of_shards(folder: str, key: str | None, stack: contextlib.ExitStack, policy: Any) -> Source:
-    """Open a folder of safetensors, each of which holds one rank's parts of tensors, as :func:`of_checkpoint` does."""
-    return _of_metadata(folder, huggingface_metadata.read(folder), SAFETENSORS, key, stack, policy)
-
-
-def _of_metadata(
-    folder: str, metadata: Metadata, file_format: str, key: str | None, stack: contextlib.ExitStack, policy: Any
-) -> Source:
+    if os.path.isfile(os.path.join(folder, DCP_METADATA)):
+        metadata, file_format = metadata_file.read(folder), FORMAT
+    else:
+        metadata, file_format = huggingface_metadata.read(folder), SAFETENSORS
     names = _wanted(folder, list(metadata.state_dict_metadata), key)
     for stored in names:
         if not isinstance(metadata.state_dict_metadata[stored], TensorStorageMetadata):
