@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 
 from fastio.errors import FastIOError
+from fastio.offload.autograd.read_ahead import fetched_ahead
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
-from fastio.offload.out_of_memory import is_out_of_memory
 from fastio.offload.planning.planner import Planner
 from fastio.offload.stores.tier_set import TierSet, tier_of
 
@@ -64,15 +64,6 @@ class LayerPrefetch:
 
     def _fetch(self, several: list[SavedTensor]) -> None:
         for saved in several:
-            if saved.state is not State.DISK or saved.is_in_memory:
-                continue
-            try:
-                tier_of(saved).fetch(saved)
-            except FastIOError:
-                continue  # the device refuses: it is read when it is needed
-            except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                self._planner.answer_out_of_memory()  # likewise
-                continue
-            self._pending.append(saved)
+            is_out = saved.state is State.DISK and not saved.is_in_memory
+            if is_out and fetched_ahead(self._planner, tier_of(saved), saved):
+                self._pending.append(saved)

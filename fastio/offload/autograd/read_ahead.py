@@ -13,6 +13,9 @@ from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.out_of_memory import is_out_of_memory
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.prefetch import Order
+from fastio.offload.recompute.tier import RecomputeTier
+from fastio.offload.stores.disk_tier import DiskTier
+from fastio.offload.stores.host_tier import HostTier
 from fastio.offload.stores.tier_set import TierSet, tier_of
 
 
@@ -135,15 +138,8 @@ class ReadAhead:
                 due[saved.index] = saved
                 room -= saved.nbytes
             at += 1
-        try:
-            for (tier, _), several in itertools.groupby(due.values(), _place):
-                tier.fetch(*several)
-        except FastIOError:
-            return  # the device refuses: it is read when it is needed
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            self._planner.answer_out_of_memory()  # likewise
+        groups = itertools.groupby(due.values(), _place)
+        if not all(fetched_ahead(self._planner, tier, *several) for (tier, _), several in groups):
             return
         self._ends[step] = at
 
@@ -163,6 +159,23 @@ class ReadAhead:
         assert order is not None, "a use sets it"
         followers = (step.saved_tensors.get(ordinal) for ordinal in order.uses[order.position : self._ends[step]])
         return [saved for saved in followers if saved is not None]
+
+
+def fetched_ahead(planner: Planner, tier: DiskTier | HostTier | RecomputeTier, *several: SavedTensor) -> bool:
+    """Begin to bring saved tensors of a tier back before they are needed.
+
+    Return False if the device refuses, or memory is short: they are read when they are needed.
+    """
+    try:
+        tier.fetch(*several)
+    except FastIOError:
+        return False
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        planner.answer_out_of_memory()
+        return False
+    return True
 
 
 def _place(saved: SavedTensor) -> tuple[Any, torch.device]:
