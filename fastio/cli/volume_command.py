@@ -15,9 +15,8 @@ from fastio.inspect.copying import copy
 from fastio.progress import shown
 from fastio.sizes import exact_size, format_size, parse_size
 from fastio.volumes import Volume
+from fastio.volumes.object_file import WAIT_SECONDS
 from fastio.volumes.opening import is_in_volume, split
-
-_WAIT_SECONDS = 60.0  # for another writer
 
 
 def create(where: str, size: str | None, force: str | None, as_json: bool) -> None:
@@ -68,7 +67,7 @@ def rm(paths: tuple[str, ...], as_json: bool) -> None:
             if not is_in_volume(path):
                 raise VolumeError(f"{path}: expected an object of a volume, as in file:VOLUME/NAME; remove files by rm")
             where, name = split(path)
-            with Volume.open(where, write=True, wait_seconds=_WAIT_SECONDS) as volume:
+            with Volume.open(where, write=True, wait_seconds=WAIT_SECONDS) as volume:
                 volume.rm(name)
         except (FastIOError, OSError) as error:
             complain(error)

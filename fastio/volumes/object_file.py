@@ -13,7 +13,7 @@ from fastio.files import open_file
 from fastio.volumes import opening, views
 from fastio.volumes.views import View
 
-_WAIT_SECONDS = 60.0  # for another writer
+WAIT_SECONDS = 60.0  # for another writer
 _STEP = 8 << 20
 
 
@@ -28,7 +28,7 @@ class ObjectFile:
         from fastio.volumes import Volume  # not at import: few saves are into volumes
 
         volume, name = opening.split(path)
-        self._volume = Volume.open(volume, write=True, wait_seconds=_WAIT_SECONDS)
+        self._volume = Volume.open(volume, write=True, wait_seconds=WAIT_SECONDS)
         self._new = self._volume.new(name)
         self._view = View(self._volume.device, (), 0)
 

@@ -11,16 +11,10 @@ import click
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from click.testing import CliRunner, Result
 
 import fastio
+from commands import run
 from fastio_command.commands import cli
-
-
-def run(*arguments: object, status: int = 0) -> Result:
-    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
-    assert result.exit_code == status, result.output
-    return result
 
 
 @pytest.fixture

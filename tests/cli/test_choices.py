@@ -12,18 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
 
 import disks
 import fastio
+from commands import run
 from fastio import dicts
 from fastio_command.commands import cli
-
-
-def run(*arguments: object, status: int = 0, input: str | None = None) -> Result:
-    result = CliRunner().invoke(cli, [str(argument) for argument in arguments], input=input)
-    assert result.exit_code == status, result.output
-    return result
 
 
 @pytest.fixture

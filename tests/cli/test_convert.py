@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import safetensors.torch
 import torch
-from click.testing import CliRunner, Result
 
-from fastio_command.commands import cli
+import commands
 
-
-def run(*arguments: object, status: int = 0) -> Result:
-    result = CliRunner().invoke(cli, ["convert", *map(str, arguments)])
-    assert result.exit_code == status, result.output
-    return result
+run = partial(commands.run, "convert")
 
 
 def test_a_file_and_back(tmp_path: Path) -> None:

@@ -11,17 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 import fastio
+from commands import run
 from fastio.formats.pt.pickle_outline import outline
 from fastio_command.commands import cli
-
-
-def run(*arguments: object, status: int = 0) -> Result:
-    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
-    assert result.exit_code == status, result.output
-    return result
 
 
 def listed(path: Path) -> dict[str, Any]:

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
 
 import fastio
-from fastio_command.commands import cli
+from commands import run
 
 NBYTES = 20 << 20  # read by a thread, which is watched
 
@@ -21,12 +20,6 @@ NBYTES = 20 << 20  # read by a thread, which is watched
 @pytest.fixture
 def tensors() -> dict[str, torch.Tensor]:
     return {"a": torch.ones(NBYTES // 8), "b": torch.zeros(NBYTES // 8)}
-
-
-def run(*arguments: object) -> Result:
-    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
-    return result
 
 
 @pytest.fixture

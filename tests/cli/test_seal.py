@@ -7,18 +7,11 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from click.testing import CliRunner, Result
 
 import fastio
-from fastio_command.commands import cli
+from commands import run
 
 INDEX = "model.safetensors.index.json"
-
-
-def run(*arguments: object, status: int = 0) -> Result:
-    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
-    assert result.exit_code == status, result.output
-    return result
 
 
 def shards(folder: Path) -> list[Path]:

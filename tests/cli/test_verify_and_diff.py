@@ -17,21 +17,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 import fastio
+from commands import run
 from fastio.inspect import contents as contents_of
 from fastio.inspect import differences, values
 from fastio.inspect.listing import contents
 from fastio_command.commands import cli
 
 NAN, INF = float("nan"), float("inf")
-
-
-def run(*arguments: object, status: int = 0) -> Result:
-    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
-    assert result.exit_code == status, result.output
-    return result
 
 
 def process(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -8,16 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
 
 import fastio
-from fastio_command.commands import cli
-
-
-def run(*arguments: object, status: int = 0) -> Result:
-    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
-    assert result.exit_code == status, result.output
-    return result
+from commands import run
 
 
 @pytest.fixture

@@ -182,7 +182,7 @@ def test_writers_wait_for_each_other(volume: str, monkeypatch: pytest.MonkeyPatc
         thread.join()
     for rank in range(4):
         assert fastio.load(f"{volume}/{rank}.pt")["weight"][0] == rank
-    monkeypatch.setattr("fastio.volumes.object_file._WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("fastio.volumes.object_file.WAIT_SECONDS", 0.05)
     with Volume.open(volume, write=True), pytest.raises(VolumeInUseError, match=r"another writer has it after 0\.05 s"):
         fastio.save(STATE, f"{volume}/x.pt")
 
