@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -170,19 +171,25 @@ def test_handle_of_a_failed_save_keeps_no_copy_of_the_state(tmp_path: Path, monk
         assert [reference() for reference in kept] == [None]
 
 
+def raises_in_a_child(call: Callable[[], object]) -> bool:
+    """Whether the call, in a forked child, raises a CheckpointError within 20 s."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        signal.alarm(20)
+        try:
+            call()
+        except fastio.CheckpointError:
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(pid, 0)[1] == 0
+
+
 def test_handle_cannot_be_waited_for_in_a_forked_child(tmp_path: Path, held: threading.Event) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         handle = checkpointer.save(1, STATE)
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                handle.written.result()
-            except fastio.CheckpointError:
-                status = 0
-            finally:
-                os._exit(status)
-        assert os.waitpid(pid, 0)[1] == 0
+        assert raises_in_a_child(handle.written.result)
         held.set()
 
 
@@ -192,17 +199,7 @@ def test_handle_cannot_be_awaited_in_a_forked_child(tmp_path: Path, held: thread
 
     with Checkpointer(tmp_path) as checkpointer:
         handle = checkpointer.save(1, STATE)
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            signal.alarm(20)
-            try:
-                asyncio.run(wait())
-            except fastio.CheckpointError:
-                status = 0
-            finally:
-                os._exit(status)
-        assert os.waitpid(pid, 0)[1] == 0
+        assert raises_in_a_child(lambda: asyncio.run(wait()))
         held.set()
 
 

@@ -91,19 +91,25 @@ def test_state_beyond_the_budget_waits_for_the_queue(tmp_path: Path) -> None:
             assert torch.equal(checkpointer.restore(step).state["tensor"], state["tensor"])
 
 
-def test_error_of_one_step_does_not_stop_the_next_and_each_is_raised_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def failing(monkeypatch: pytest.MonkeyPatch, count: int) -> threading.Event:
+    """Have the steps below ``count`` fail. Steps wait for the event before they are written."""
     save, go = writing.save_layout, threading.Event()
 
     def fail(layout: Any, path: str, *rest: Any) -> Any:
         assert go.wait(20)
         step = int(os.path.basename(os.path.dirname(path)).partition("-")[2])
-        if step < 2:
+        if step < count:
             raise OSError(5, f"the disk is gone for step {step}")
         return save(layout, path, *rest)
 
     monkeypatch.setattr(writing, "save_layout", fail)
+    return go
+
+
+def test_error_of_one_step_does_not_stop_the_next_and_each_is_raised_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = failing(monkeypatch, 2)
     checkpointer = Checkpointer(tmp_path, when_busy="queue", memory_budget="1GiB")
     handles = [checkpointer.save(step, state_of(step)) for step in range(3)]
     go.set()
@@ -120,15 +126,7 @@ def test_error_of_one_step_does_not_stop_the_next_and_each_is_raised_once(
 def test_closing_waits_for_all_queued_steps_and_raises_the_first_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save, go = writing.save_layout, threading.Event()
-
-    def fail(layout: Any, path: str, *rest: Any) -> Any:
-        assert go.wait(20)
-        if "step-0000000000" in path:
-            raise OSError(5, "the disk is gone")
-        return save(layout, path, *rest)
-
-    monkeypatch.setattr(writing, "save_layout", fail)
+    go = failing(monkeypatch, 1)
     checkpointer = Checkpointer(tmp_path, when_busy="queue")
     checkpointer.save(0, state_of(0))
     second = checkpointer.save(1, state_of(1))

@@ -13,7 +13,7 @@ import re
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +45,7 @@ def takes(function: Callable[..., Any], argument: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(missing, reason=f"this torch has no {argument}=")
 
 
-WORLD = 4
 KILLS = 7  # that hit the middle of a save, as about one in four does
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    with Ranks(WORLD, tmp_path_factory.mktemp("ranks")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from fastio.distributed import HuggingFaceReader, HuggingFaceWriter, consolidate
 from fastio.errors import CheckpointError, CorruptFileError, FormatError, UnsupportedError
 from fastio.models.conversion import woven
 from objects import same_bits, tensor_of
-from ranks import RankError, Ranks
+from ranks import WORLD, RankError, Ranks
 
 hf_storage = pytest.importorskip("torch.distributed.checkpoint.hf_storage", reason="torch has no such storage yet")
 theirs = pytest.importorskip("torch.distributed.checkpoint._consolidate_hf_safetensors")
@@ -34,15 +33,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),
     pytest.mark.filterwarnings("ignore:torch.distributed is unavailable"),
 ]
-WORLD = 4
 LIST = "fastio.shards.json"
 INDEX = "model.safetensors.index.json"
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    with Ranks(WORLD, tmp_path_factory.mktemp("ranks")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,7 @@ import rank_weights
 from fastio.models.part_batches import Batch
 from fastio.models.rank_rounds import shares
 from rank_weights import Model, state_of
-from ranks import Ranks
-
-WORLD = 4
+from ranks import WORLD, Ranks
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+WORLD = 4  # ranks of the pool that the tests of a module share
 _ANSWER_SECONDS = 600
 
 
