@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 from pathlib import Path
@@ -235,6 +236,23 @@ def test_step_that_is_not_written_in_time_after_a_signal_is_not_there(tmp_path: 
 
 
 @pytest.mark.usefixtures("warm")
+def test_all_queued_steps_name_the_signal_when_their_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread of the second step notices it first, and ends the process that writes the first one."""
+    monkeypatch.setattr(process, "_TICK_SECONDS", 60)
+    with Checkpointer(tmp_path, writer="process", when_busy="queue") as checkpointer:
+        checkpointer.on_signal(signal.SIGUSR1, within=0.3)
+        stop(pid_of(checkpointer))
+        handles = [checkpointer.save(0, state_of(0))]
+        threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGUSR1]).start()
+        handles.append(checkpointer.save(1, state_of(1)))
+        for step, handle in enumerate(handles):
+            error = str(handle.written.exception(timeout=60))
+            assert f"step {step} was not written within 0.3 s of SIGUSR1" in error
+
+
+@pytest.mark.usefixtures("warm")
 def test_forked_child_does_not_keep_the_process(tmp_path: Path) -> None:
     checkpointer = Checkpointer(tmp_path, writer="process")
     checkpointer.save(0, state_of(0))
@@ -300,6 +318,25 @@ def test_process_and_other_settings(tmp_path: Path, settings: dict[str, Any], me
     with pytest.raises(ValueError, match=message):
         Checkpointer(tmp_path / "run", **{"writer": "process", **settings})
     assert not (tmp_path / "run").exists()
+
+
+def test_wait_for_a_writer_process_that_outlived_its_training_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lock's holder stands for the writer process; it ends once the warning is there."""
+    monkeypatch.setattr(lock, "_ENDING_SECONDS", 0.1)
+    held = lock.FolderLock(str(tmp_path))
+    (tmp_path / ".lock").write_text(
+        f"process {2**22 + 1} on {os.uname().nodename} (its writer process is {os.getpid()})\n"
+    )
+
+    def released(record: logging.LogRecord) -> bool:
+        held.release()
+        return True
+
+    with caplog.filtering(released):
+        lock.FolderLock(str(tmp_path)).release()
+    assert f"waiting for process {os.getpid()}, which writes the last steps of a training that died" in caplog.text
 
 
 def test_lock_that_no_writer_process_holds_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

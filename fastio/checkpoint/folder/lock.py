@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
+import math
 import os
 import re
 import socket
@@ -21,6 +23,7 @@ _OURS = re.compile(rb"(?:process \d+ on [^\n]*\n)?")
 _HOLDER = re.compile(rb"process (\d+) on ([^\n]*?)(?: \(its writer process is (\d+)\))?\n")
 _POLL_SECONDS = 0.05
 _ENDING_SECONDS = 5.0  # a process that has ended may still hold the lock: its threads end one after the other
+_log = logging.getLogger("fastio.checkpoint")
 _NOT_REGULAR = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV)
 
 
@@ -30,7 +33,8 @@ class FolderLock:
     The lock is the system's ``flock`` on the file; the file stays when the lock is released. Children of a fork do not
     hold it. Only an empty regular file, or one that such a lock wrote, is written to, never a symbolic link's target.
 
-    A writer process that finishes the steps of a training that died is waited for.
+    A writer process that finishes the steps of a training that died is waited for; after 5 s, a warning in the log
+    says so.
 
     Raises FolderInUseError, naming the holder; CheckpointError if something else is in the lock's place; TransferError
     if the system cannot lock.
@@ -57,12 +61,19 @@ class FolderLock:
     def _hold(self, path: str, folder: str, fd: int) -> None:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise _foreign(path, "is no regular file")
-        end = time.monotonic() + _ENDING_SECONDS
+        end = telling = time.monotonic() + _ENDING_SECONDS
         while not _locked(fd, path):
             holder = os.pread(fd, _LONGEST, 0)
             writer = _writer_of_ended(holder)
             if writer is not None and _is_running(writer):
                 end = time.monotonic() + _ENDING_SECONDS
+                if time.monotonic() > telling:
+                    telling = math.inf
+                    _log.warning(
+                        "%s: waiting for process %d, which writes the last steps of a training that died; if it hangs, "
+                        "end it: the steps that it has not written are lost then",
+                        folder, writer,
+                    )  # fmt: skip
             if writer is None or time.monotonic() > end:
                 named = holder.decode("utf-8", "replace").strip()
                 is_own = f"{named} ".startswith(f"process {os.getpid()} on {socket.gethostname()} ")

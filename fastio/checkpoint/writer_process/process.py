@@ -146,6 +146,7 @@ class WriterProcess:
                 self._report(task, at)
             kind, value = self._connection.recv()
         except _ENDS_OF_A_PIPE:
+            self._report(task, at)  # raises if a later step's thread ended the process, its time being over
             self._raise_lost(task.step)
         if kind == PROGRESS:
             self._report(task, value)
