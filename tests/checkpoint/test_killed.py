@@ -6,7 +6,9 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,15 @@ from typing import Any
 import pytest
 import torch
 
+import fastio
 import trainings
+import warm_python
 from fastio.checkpoint import Checkpointer
 from fastio.checkpoint.folder.step_folders import StepFolder
+from fastio.checkpoint.writer_process import process
 from faults import Server
 
-KILLS = 100  # by night, for full and for incremental checkpoints
+KILLS = 500  # by night, in each mode
 LONGEST = 0.03  # seconds: a few steps
 
 
@@ -93,6 +98,42 @@ def test_newest_complete_step_is_restored_after_a_kill(
         assert torn > kills // 10
         assert newer > 0
         assert (late > 0) == incremental  # some hit when a step's second file existed
+
+
+@pytest.mark.parametrize("kills", [KILLS // 50, pytest.param(KILLS, marks=pytest.mark.nightly)])
+def test_step_of_a_killed_writer_process_is_whole_or_absent_and_its_handle_says_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    """A kill between the step's commit and the message that tells it makes an error of a step that is there."""
+    chance = random.Random(0)
+    module = types.SimpleNamespace(**{**vars(subprocess), "Popen": warm_python.WarmPopen})
+    monkeypatch.setattr(process, "subprocess", module)
+    state = {f"layer {number}": torch.arange(1 << 18) for number in range(4)}
+    lost = 0
+    newest = -1
+    with Checkpointer(tmp_path, writer="process", keep=2) as checkpointer:
+        for step in range(kills):
+            for layer in state.values():
+                layer.fill_(step)
+            with contextlib.suppress(fastio.CheckpointError):  # of the step before
+                checkpointer.wait()
+            handle = checkpointer.save(step, state)
+            time.sleep(chance.uniform(0, LONGEST))
+            os.kill(checkpointer._saver._writes._process.pid, signal.SIGKILL)  # type: ignore[union-attr]
+            error = handle.written.exception(timeout=60)
+            assert error is None or "the writer process was ended by SIGKILL" in str(error)
+            lost += error is not None
+            steps = checkpointer.steps()
+            assert steps[-1:] == [step] if error is None else steps[-1:] in ([newest] if newest >= 0 else [], [step])
+            if steps:
+                newest = steps[-1]
+                restored = checkpointer.restore()
+                assert restored is not None
+                assert restored.step == newest
+                assert all(torch.equal(layer, torch.full_like(layer, newest)) for layer in restored.state.values())
+    assert lost > 0
+    names = {name for name in os.listdir(tmp_path) if name != ".lock"}
+    assert names == {f"step-{step:010d}" for step in steps}
 
 
 def _lines(path: Path) -> int:
