@@ -49,6 +49,17 @@ def exact_size(nbytes: int) -> str:
     return exact if nbytes < 1024 else f"{format_size(nbytes)} ({exact})"
 
 
+def both_units(nbytes: int) -> str:
+    """Return a size in both kinds of units, for sizes that users give: ``"954 MiB (1 GB)"``."""
+    found = format_size(nbytes)
+    value: float = nbytes
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 999.5 or unit == "GB":
+            return found if unit == "B" else f"{found} ({_three_digits(value)} {unit})"
+        value /= 1000
+    raise AssertionError
+
+
 def count_of(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun: ``"1 tensor"``, ``"1,000 tensors"``; ``plural`` where that has no "s"."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

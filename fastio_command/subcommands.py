@@ -85,6 +85,8 @@ def seal(**given: Any) -> None:
 def convert(**given: Any) -> None:
     """Convert SOURCE to DESTINATION: .pt, .safetensors, .npy, a folder of shards; a folder of DCP as SOURCE.
 
+    Of a folder of fastio.Checkpointer, the newest step is converted; --key model takes its model alone.
+
     The content of SOURCE and the name of DESTINATION say which: .safetensors, .pt, .pth, .bin, .npy, or a folder, which
     ends in / or has --max-shard-size. Checksums are compared on the way, and new ones written. The new files appear
     when they are complete. Exit status: 0, or 2 if SOURCE is damaged or cannot be converted; nothing is left then.
@@ -118,7 +120,7 @@ def diff(**given: Any) -> None:
 def explain(**given: Any) -> None:
     """Which tool would move a file, or a .pt of a size such as 1GiB, why, how sure that is, and the others' times.
 
-    A name that is a file's is a path, else a size.
+    A name that is a file's is a path, else a size. Of a folder of fastio.Checkpointer, the newest step is meant.
     """
     _run("explain_command", "explain", given)
 

@@ -10,6 +10,7 @@ import click
 
 from fastio.arguments import Operation
 from fastio.cli.messages import echo_json, escaped, visible
+from fastio.cli.step_files import newest
 from fastio.cli.tables import show_table
 from fastio.inspect.explain import explain as explain_choice
 from fastio.inspect.tools import tools as known_tools
@@ -28,7 +29,7 @@ def explain(target: str, op: Operation, folder: str | None, as_json: bool) -> No
                 raise FileNotFoundError(errno.ENOENT, problem, target) from None
     if isinstance(wanted, str) and folder is not None:
         raise click.UsageError(f"--folder {visible(folder)}: a path says itself where it is; leave the option out")
-    found = explain_choice(wanted, op, folder=folder)
+    found = explain_choice(newest(wanted) if isinstance(wanted, str) else wanted, op, folder=folder)
     if as_json:
         plain = {**asdict(found), "context": found.context._asdict()}
         echo_json({**plain, "entries": [entry._asdict() for entry in found.entries]})

@@ -1,4 +1,4 @@
-"""The files of a Checkpointer's steps that two paths on the command line mean."""
+"""The files of a Checkpointer's steps that paths on the command line mean."""
 
 from __future__ import annotations
 
@@ -31,6 +31,19 @@ def compared(first: str, second: str) -> tuple[str, str]:
     return chosen[0], chosen[1]
 
 
+def newest(path: str) -> str:
+    """The path, or the file of the newest step of a folder of steps, or of one step; stderr names that file.
+
+    CheckpointError for a step that is not in one file, or is damaged.
+    """
+    steps = _steps(path)
+    if not steps:
+        return path
+    chosen = _file_of(*list(steps.values())[-1])
+    click.echo(f"fastio: taken is {visible(chosen)}", err=True)
+    return chosen
+
+
 def _steps(path: str) -> dict[int, tuple[str, Any]]:
     """The folder and the manifest, or its error, of each step by its number, as they were saved; empty: no steps."""
     from fastio.inspect.checkpoints import manifests
@@ -48,6 +61,6 @@ def _file_of(folder: str, manifest: Any) -> str:
     if len(manifest.files) > 1 or manifest.elsewhere:
         raise CheckpointError(
             f"{folder}: its tensors are in files of several steps (incremental=True); restore it and save it by "
-            "fastio.save, then compare that file"
+            "fastio.save, then use that file"
         )
     return os.path.join(folder, manifest.files[0].name)

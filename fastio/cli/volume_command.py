@@ -13,7 +13,7 @@ from fastio.engine.delayed_progress import after_a_second
 from fastio.errors import FastIOError, VolumeError
 from fastio.inspect.copying import copy
 from fastio.progress import shown
-from fastio.sizes import exact_size, format_size, parse_size
+from fastio.sizes import both_units, count_of, format_size, parse_size
 from fastio.volumes import Volume
 from fastio.volumes.object_file import WAIT_SECONDS
 from fastio.volumes.opening import is_in_volume, split
@@ -31,7 +31,7 @@ def create(where: str, size: str | None, force: str | None, as_json: bool) -> No
     if as_json:
         echo_json({"volume": name, "nbytes": nbytes})
     else:
-        click.echo(f"{visible(name)}: a volume with room for {exact_size(nbytes)}")
+        click.echo(f"{visible(name)}: a volume with room for {both_units(nbytes)}, {count_of(nbytes, 'byte')}")
 
 
 def ls(where: str, as_json: bool) -> None:
@@ -56,7 +56,7 @@ def ls(where: str, as_json: bool) -> None:
     ]
     if rows:
         show_table(("name", "bytes", "saved"), rows, ("bytes",))
-    click.echo(f"{visible(name)}: {format_size(free)} of {format_size(nbytes)} are free")
+    click.echo(f"{visible(name)}: {both_units(free)} of {both_units(nbytes)} are free")
 
 
 def rm(paths: tuple[str, ...], as_json: bool) -> None:

@@ -12,7 +12,7 @@ from fastio.dicts.context import Context
 from fastio.dicts.sizes import describe_seconds, shape
 from fastio.dicts.tool_record import BLANK
 from fastio.dicts.tuner import Tuner
-from fastio.sizes import format_size
+from fastio.sizes import both_units
 
 _LIKELY_BEST = 0.8  # the chance from which on a tool is called the fastest
 LIKELY = 2.0  # deviations either way
@@ -59,7 +59,7 @@ class Explanation:
         rows += [_row(entry) for entry in self.entries]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        what = f"{self.context.op} of {format_size(self.nbytes)} as {self.context.format} on {self.context.device}"
+        what = f"{self.context.op} of {both_units(self.nbytes)} as {self.context.format} on {self.context.device}"
         circumstances = describe(self.context)
         return "\n".join(
             [

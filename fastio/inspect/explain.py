@@ -17,6 +17,7 @@ from fastio.engine.load_plan import detected, plan_load
 from fastio.engine.plan import FileLoad, LoadRequest, TorchLoad, TransferPlan
 from fastio.engine.tool_selection import plan_transfer
 from fastio.errors import FormatError, ToolUnavailableError, quoted
+from fastio.files.checkpoint_folders import told_of_folder
 from fastio.files.open_file import path_of
 from fastio.formats import foreign
 from fastio.formats.detect import PT
@@ -101,8 +102,10 @@ def _transfer_of_file(op: str, path: str) -> tuple[TransferPlan, str]:
         cure = "give a number of bytes, and the folder that it would be saved into as folder="
         raise FileNotFoundError(errno.ENOENT, f"how large it will be is not known yet; {cure}", path)
     if os.path.isdir(path):
+        kind = told_of_folder(path)
         cure = "name a file in it, or a number of bytes and this folder as folder="
-        raise IsADirectoryError(errno.EISDIR, f"{os.strerror(errno.EISDIR)}: {cure}", path)
+        said = f"{os.strerror(errno.EISDIR)}{kind and f', {kind}'}"
+        raise IsADirectoryError(errno.EISDIR, f"{said}; expected a file: {cure}", path)
     check_regular(path)
     with opened(path) as (fd, size):
         found = detected(path, fd, size)

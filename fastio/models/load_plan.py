@@ -15,6 +15,7 @@ from fastio.models.partial_load import listed
 from fastio.models.weight_files import WeightFiles
 
 _SHOWN = 5  # problems in an error
+_GIVE = "give it a tensor of {}"
 
 
 class LoadPlan(NamedTuple):
@@ -44,7 +45,7 @@ class Target(NamedTuple):
     conversion: str
 
 
-STATE = Target("state", "state", "give it a tensor of {}")
+STATE = Target("state", "state", _GIVE)
 
 
 def module_target(model: torch.nn.Module) -> Target:
@@ -100,9 +101,17 @@ def plan_load(
         renaming = _renaming(found) if missing or unexpected else ""
         raise ModelMismatchError(
             f"{files.described} cannot be loaded into this {target.kind}:\n    {said}\n"
-            f"Nothing was loaded. Make the {target.noun} as it was saved{ignored}{nested}{renaming}"
+            f"Nothing was loaded.{_remedy(target, found, files, ignored + nested + renaming)}"
         )
     return LoadPlan(names, aliases, overlapping, missing, unexpected)
+
+
+def _remedy(target: Target, found: ModuleTensors, files: WeightFiles, further: str) -> str:
+    """The cure beside those of single tensors; none where only dtypes differ, of which each tensor's problem has it."""
+    common = [name for name in files.file_of if name in found.tensors]
+    if not further and all(files.entry(name).shape == list(found.tensors[name].shape) for name in common):
+        return ""
+    return f" Make the {target.noun} as it was saved{further}"
 
 
 def _shared_parts(names: list[str], found: ModuleTensors, files: WeightFiles) -> list[str]:
@@ -169,12 +178,23 @@ def _problem(name: str, found: ModuleTensors, files: WeightFiles, target: Target
         return ""
     are_floats = entry.dtype.is_floating_point and wanted.is_floating_point
     if not (are_floats and dtype is not None):
-        converting = f", or load with dtype={wanted}, which converts" if are_floats else ""
-        cure = target.conversion.format(entry.dtype) + converting
+        cure = _dtype_cure(entry.dtype, wanted, found, files, target) if are_floats else _GIVE.format(entry.dtype)
         return f"{where} has dtype {entry.dtype}, the {target.noun}'s is {tensor.dtype}: {cure}"
     return (
         "" if _is_converted(entry.dtype, wanted) else f"{where} has {entry.dtype}, which torch converts to no {wanted}"
     )
+
+
+def _dtype_cure(
+    saved: torch.dtype, wanted: torch.dtype, found: ModuleTensors, files: WeightFiles, target: Target
+) -> str:
+    """The cure for floating-point numbers of another dtype: only calls that the other tensors allow as well."""
+    shared = [name for name in files.file_of if name in found.tensors]
+    here = {tensor.dtype for tensor in found.tensors.values() if tensor.dtype.is_floating_point}
+    there = {one for name in shared if (one := files.entry(name).dtype).is_floating_point}
+    cures = [f"load with dtype={wanted}, which converts"] if len(here) == 1 else []
+    cures += [target.conversion.format(saved)] if len(there) == 1 else []
+    return ", or ".join(cures) or _GIVE.format(saved)
 
 
 @functools.cache

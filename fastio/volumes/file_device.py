@@ -119,7 +119,7 @@ def create(kind: str, place: str, nbytes: int | None, force: str | None) -> File
         refuse_in_use(place, force)
         return FileDevice(place, True, os.O_EXCL)
     if nbytes is None:
-        raise ValueError(f"file:{place}: expected the size of the new file in bytes")
+        raise ValueError(f"file:{place}: expected the size of the new file, such as 100GiB")
     try:
         device = FileDevice(place, True, os.O_CREAT | os.O_EXCL)
     except FileExistsError:

@@ -16,6 +16,7 @@ from fastio_bench.harness.progress_meter import Meter
 from fastio_bench.harness.rounds import describe
 from fastio_bench.harness.run_record import Report, consoles, interruptible, workspace
 from fastio_bench.harness.stats import summarise
+from fastio_bench.machine.others import Others
 from fastio_bench.report import findings_tables, plots, summary_tables, terminal
 from fastio_bench.report.table import ResultTable
 
@@ -60,10 +61,12 @@ class CommandRun:
         if self.out is not None:
             writable.folder(self.out, "--out")
         unwritten, before = "", set[Path]()
+        others = Others()
         with undisturbed():
             with workspace(self.parent) as folder, interruptible(self.report):
                 work(folder)
             self.report.tell_again()
+            self.report.notes += others.remark()
             shown = [*tables()]  # this may add to the report's tables
             try:
                 before = set() if self.out is None else {*self.out.glob("*.json")}

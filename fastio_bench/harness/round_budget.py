@@ -84,6 +84,11 @@ class RoundBudget:
         return dict(zip(self._left, found, strict=True))
 
     @property
+    def left(self) -> float:
+        """The seconds that remain for the sizes to come."""
+        return max(0.0, self.seconds - self._real)
+
+    @property
     def scale(self) -> float:
         """Real seconds per forecast second, so far."""
         return self._real / self._forecast if self._forecast and self._real else 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import click
@@ -43,12 +44,13 @@ def io(command: CommandRun, rounds: int | None, device: str, chosen: tuple[str, 
     command.report.settings |= {"rounds": most, "device": device, "tools": settings, "limit": disk_limit.find().name}
 
     def work(folder: Path) -> None:
+        start = time.monotonic()
         most_probed = max((workload.nbytes for workload in cost_probe.sizes(kept)), default=0) * sweep.files(tools[:1])
         click.echo(f"{_PROBING}: {most_probed / MIB:,.0f} MiB of files, at most", err=True)
         with command.meter([1.0]) as tell, fresh_process.paired():
             tell(_PROBING, 0)
             costs = cost_probe.costs(folder, tools, device, kept)
-        budget = RoundBudget(costs, seconds, most)
+        budget = RoundBudget(costs, seconds - (time.monotonic() - start), most)
         disk = max((workload.nbytes for workload in kept), default=0) * sweep.files(tools)
         command.report.findings["forecast"] = {"seconds": budget.total(), "disk_bytes": disk, "rounds": budget.plan()}
         click.echo(announcement(budget, kept, disk), err=True)

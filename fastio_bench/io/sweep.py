@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from fastio_bench.harness import room
 from fastio_bench.harness.memory_reserve import Reserve
 from fastio_bench.harness.round_budget import RoundBudget
 from fastio_bench.harness.rounds import Contestant, Failure, Sample, Task, describe, interleave
+from fastio_bench.harness.time_budget import TimeBudget
 from fastio_bench.machine import disk_limit
 from fastio_bench.peers.contestants import Contestants, remove
 from fastio_bench.peers.peer import Peer
@@ -46,8 +48,8 @@ def fitting(batches: Sequence[int], folder: Path, count: int = 8) -> tuple[list[
 class Sweep:
     """Tools over sizes. Loads run in fresh processes. ``tell(what, weight)`` is called for the progress.
 
-    Each size gets ``rounds`` rounds, or as many as ``budget`` allows. If ``limited``, the disk's limit takes part from
-    49 MiB on.
+    Each size gets ``rounds`` rounds, or as many as ``budget`` allows, and fewer if they take longer than planned. If
+    ``limited``, the disk's limit takes part from 49 MiB on.
     """
 
     folder: Path
@@ -69,9 +71,18 @@ class Sweep:
     def run(self) -> Iterator[Sample | Failure]:
         """Every outcome, as soon as it is known."""
         for workload in self.workloads:
-            start, rounds = time.monotonic(), self._planned()[workload.name]
+            start, planned = time.monotonic(), self._planned()
+            rounds = planned[workload.name]
             if rounds:
-                yield from self._size(workload, rounds)
+                left = sum(self._weight(own) * planned.get(own.name, 0) for own in self.workloads)
+                share = self._weight(workload) * rounds / left if left else 1.0
+                seconds = math.inf if self.budget is None else share * self.budget.left
+                finished = dict.fromkeys(WORKS, 0)
+                for outcome in self._size(workload, rounds, TimeBudget(seconds)):
+                    if isinstance(outcome, Sample):
+                        finished[outcome.work] = max(finished[outcome.work], outcome.round + 1)
+                    yield outcome
+                rounds = min((count for count in finished.values() if count), default=rounds)
             if self.budget is not None:
                 self.budget.done(workload.name, rounds, time.monotonic() - start)
 
@@ -83,17 +94,20 @@ class Sweep:
             2.0 + workload.nbytes / 1e9 if self.budget is None else self.budget.costs[workload.name].round / len(WORKS)
         )
 
-    def _size(self, workload: Workload, rounds: int) -> Iterator[Sample | Failure]:
+    def _size(self, workload: Workload, rounds: int, budget: TimeBudget) -> Iterator[Sample | Failure]:
         self.tell(f"{workload.label}: making it", 0)
         thing = place(workload.make(), self.device)
         with Reserve(2 * workload.nbytes) as reserve:
             make = Contestants(self.folder, workload, thing, fingerprint(thing), reserve, self.device)
-            for work in WORKS:
-                yield from self._compare(workload, work, rounds, make)
+            for done, work in enumerate(WORKS):
+                budget.begin(1 / (len(WORKS) - done))
+                yield from self._compare(workload, work, rounds, make, budget)
         for path in self.folder.iterdir():
             remove(path)
 
-    def _compare(self, workload: Workload, work: str, rounds: int, make: Contestants) -> Iterator[Sample | Failure]:
+    def _compare(
+        self, workload: Workload, work: str, rounds: int, make: Contestants, budget: TimeBudget
+    ) -> Iterator[Sample | Failure]:
         contestants: list[Contestant] = []
         for name, maker in self._makers(workload, work, make).items():
             try:
@@ -104,9 +118,14 @@ class Sweep:
             return
         what, weight = f"{workload.label}: {work}", self._weight(workload) / len(contestants)
         self.tell(what, 0)
-        for outcome in interleave(Task(work, workload.name, workload.nbytes), contestants, rounds):
+        done = 0
+        for outcome in interleave(
+            Task(work, workload.name, workload.nbytes), contestants, rounds, another=budget.another
+        ):
+            done += 1
             self.tell(what, weight)
             yield outcome
+        self.tell(what, weight * (rounds * len(contestants) - done))
 
     def _makers(self, workload: Workload, work: str, make: Contestants) -> dict[str, Callable[[], Contestant]]:
         operation = "save" if work in (DURABLE, CACHED) else "load"

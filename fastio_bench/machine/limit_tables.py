@@ -15,6 +15,11 @@ _NOTE = (
     "beside fio, the goals are held against the faster of the two. Warm: the page cache copied into new memory, which "
     "the kernel clears first"
 )
+ALL = 100.0  # percent
+TOO_LOW = (
+    "more than 100 % of the limit: the limit was measured too low, as where other work slowed it down in every round; "
+    "take fastio's figure for the least that the device can do, and measure again on an idle machine"
+)
 _LIMITS = (disk_limit.TOOL, disk_limit.RING, memory_limit.TOOL)
 
 
@@ -37,4 +42,6 @@ def limits(summaries: Sequence[Summary], labels: dict[str, str]) -> list[ResultT
         rows.append([own.work, label, name, own.bandwidth / 1e6, own.best_bandwidth / 1e6, *shares])
     if not rows:
         return []
-    return [ResultTable("limit", "The limits of disk and memory, and how near fastio comes", COLUMNS, rows, note=_NOTE)]
+    over = any(isinstance(row[-1], float) and row[-1] > ALL for row in rows)
+    note = f"{_NOTE}; {TOO_LOW}" if over else _NOTE
+    return [ResultTable("limit", "The limits of disk and memory, and how near fastio comes", COLUMNS, rows, note=note)]

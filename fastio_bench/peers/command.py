@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from fastio_bench.harness import fresh_process, room, warmup
@@ -20,6 +21,7 @@ from fastio_bench.tools import tune
 from fastio_bench.workloads import objects
 
 _MOST_IMPORTS = 9
+_QUICK_SECONDS = 120.0  # the rounds are chosen to fit into these
 _LEFT_OUT = (
     f"left out with --quick: {'; '.join(name for name in PEERS if name not in compare.QUICK_PEERS)}. Each takes part "
     "with --tool NAME, and all do without --quick; pip install '.[peers]' in a clone has those that need no compiler"
@@ -30,6 +32,7 @@ def peers(
     command: CommandRun, rounds: int | None, names: tuple[str, ...], chosen: tuple[str, ...], works: tuple[str, ...]
 ) -> None:
     """The same work with other libraries and with fastio, the limits of disk and memory, and fastio's goals."""
+    seconds = _QUICK_SECONDS if command.quick and rounds is None else math.inf
     rounds = rounds or (3 if command.quick else 5)
     command.report.mode = names[0] if len(names) == 1 else ""
     names = names or (("bert-large",) if command.quick else WORKLOADS)
@@ -46,7 +49,9 @@ def peers(
 
     def work(folder: Path) -> None:
         learning = tune.QUICK_ROUNDS if command.quick else warmup.MOST_ROUNDS
-        plan = compare.Comparison(folder, rounds, picked, tools, works, learning, memory=not command.quick)
+        plan = compare.Comparison(
+            folder, rounds, picked, tools, works, learning, memory=not command.quick, seconds=seconds
+        )
         with command.meter([*plan.weights(), 3.0]) as plan.tell:
             with fresh_process.paired():
                 for _ in command.report.take(plan.run()):

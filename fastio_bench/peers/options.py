@@ -34,7 +34,7 @@ WORKS = ("durable save", "save", "cold load", "warm load")
 
 
 @click.command()
-@click.option("--rounds", type=click.IntRange(1), help="Rounds; 5, with --quick 3.")
+@click.option("--rounds", type=click.IntRange(1), help="Rounds, however long they take; 5, with --quick up to 3.")
 @click.option("--workload", "names", multiple=True, type=click.Choice(WORKLOADS), help="Only this; may be repeated.")
 @click.option(
     "--tool",
@@ -45,7 +45,7 @@ WORKS = ("durable save", "save", "cold load", "warm load")
     help=f"Only this; may be repeated: {'; '.join(PEERS)}.",
 )
 @click.option("--work", "works", multiple=True, type=click.Choice(WORKS), help="Only this; may be repeated.")
-@partial(common, quick="torch and fastio alone, no other library; one workload, fewer rounds: two or three minutes.")
+@partial(common, quick="torch and fastio alone, no other library; one workload, as many rounds as two minutes allow.")
 def peers(command: CommandRun, **given: Any) -> None:
     """The same work with other libraries and with fastio, the limits of disk and memory, and fastio's goals.
 

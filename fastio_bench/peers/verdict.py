@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fastio_bench.harness.stats import BASELINE, Summary
-from fastio_bench.machine import disk_limit, memory_limit
+from fastio_bench.machine import disk_limit, limit_tables, memory_limit
 from fastio_bench.peers import compare
 from fastio_bench.peers.goals import MAPPED
+from fastio_bench.report import summary_tables
 from fastio_bench.report.table import Cell, ResultTable
 
 _OURS = "fastio"
 _LIMITS = (disk_limit.TOOL, disk_limit.RING, memory_limit.TOOL)
 _COLUMNS = ("work", "fastio MB/s*", "x torch*", "x best other*", "the best other", "% of the limit*")
+_SHARE = len(_COLUMNS) - 1
+_LIBRARIES = (
+    "other libraries: those that copy the bytes, as fastio does; safetensors maps warm files and copies nothing; the "
+    "limit: its fastest round, of the same rounds"
+)
 
 
 def lines(summaries: Sequence[Summary]) -> list[str]:
@@ -22,13 +28,22 @@ def lines(summaries: Sequence[Summary]) -> list[str]:
 
 def tables(summaries: Sequence[Summary]) -> list[ResultTable]:
     """One table a workload: each work beside torch, the best other library, and the limit of disk or memory."""
-    note = "other libraries: those that copy the bytes, as fastio does; safetensors maps warm files and copies nothing"
     found = ((workload, _rows(workload, summaries)) for workload in _workloads(summaries))
     return [
-        ResultTable(f"{workload} verdict", f"{workload}, in short", _COLUMNS, rows, note=note)
+        ResultTable(
+            f"{workload} verdict", f"{workload}, in short", _COLUMNS, rows, note=_note(workload, summaries, rows)
+        )
         for workload, rows in found
         if rows
     ]
+
+
+def _note(workload: str, summaries: Sequence[Summary], rows: Sequence[Sequence[Cell]]) -> str:
+    """How many rounds, what is compared, and what a share above 100 % means."""
+    own = [one for one in summaries if one.workload == workload and one.work in compare.WORKS]
+    over = [str(row[0]) for row in rows if isinstance(share := row[_SHARE], float) and share > limit_tables.ALL]
+    low = [f"{', '.join(over)}: {limit_tables.TOO_LOW}"] if over else []
+    return "; ".join([summary_tables.of_rounds(own), _LIBRARIES, *low])
 
 
 def _workloads(summaries: Sequence[Summary]) -> list[str]:
@@ -50,7 +65,7 @@ def _measured(summaries: Iterator[Summary]) -> Iterator[list[Cell]]:
         ours = tools[_OURS].bandwidth
         torch = tools.get(BASELINE)
         best = max(_others(tools), key=lambda own: own.bandwidth, default=None)
-        limits = [tools[name].bandwidth for name in _LIMITS if name in tools]
+        limits = [tools[name].best_bandwidth for name in _LIMITS if name in tools]
         yield [
             work,
             ours / 1e6,

@@ -101,6 +101,16 @@ def spread(own: Summary) -> str | None:
     return None if low is None or high is None else f"{low:.2f}-{high:.2f}"
 
 
+def of_rounds(summaries: Iterable[Summary]) -> str:
+    """What the figures are of: medians of so many rounds, or single calls."""
+    counts = sorted({own.rounds for own in summaries})
+    if not counts or counts[-1] == 1:
+        return "one round: what each call took, once; run more rounds to tell a difference from chance"
+    least = "" if counts[0] == counts[-1] else f"{counts[0]} to "
+    single = "; of one round it is what the call took, once" if counts[0] == 1 else ""
+    return f"medians of {least}{counts[-1]} rounds{single}; best is the fastest, spread the least and most ratio of any"
+
+
 def _figures(title: str, summaries: Sequence[Summary], left_out: Sequence[str]) -> ResultTable:
     """A row for each summary, without the columns ``left_out`` and those that hold nothing."""
     columns = (
@@ -137,7 +147,7 @@ def _figures(title: str, summaries: Sequence[Summary], left_out: Sequence[str]) 
         title,
         [columns[place] for place in kept],
         [[row[place] for place in kept] for row in rows],
-        note="medians over the rounds; best is the fastest round, spread the least and the most ratio of any",
+        note=of_rounds(summaries),
     )
 
 

@@ -19,6 +19,7 @@ from benching import MIB, FakeClock, invoke, on_disk
 from fastio_bench.harness import command_run, room, stats
 from fastio_bench.harness.round_budget import Cost, Line, RoundBudget, rounds_within, through
 from fastio_bench.harness.rounds import Failure, Measured, Sample
+from fastio_bench.harness.time_budget import TimeBudget
 from fastio_bench.io import command, sweep, tables
 from fastio_bench.io import cost_probe as probing
 from fastio_bench.machine import disk_limit
@@ -321,6 +322,15 @@ class TestCommand:
         told = json.loads(result.stdout)
         assert told["samples"] == []
         assert any("6.125 MiB left out, 3.0625 MiB left out" in note for note in told["notes"])
+
+    def test_a_size_that_takes_longer_than_planned_loses_rounds(
+        self, disk: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(probing, "costs", lambda *given: {own.name: Cost(0, 1e-6) for own in given[-1]})
+        monkeypatch.setattr(TimeBudget, "another", lambda budget, done: done < 2)
+        told = json.loads(invoke("io", "--quick", "--json", "--tool", "posix", "--dir", str(disk)).stdout)
+        assert {own["rounds"] for own in told["summaries"]} == {2}
+        assert any("6.125 MiB 2 rounds, 3.0625 MiB 2 rounds" in note for note in told["notes"])
 
     def test_unknown_tool_is_refused(self, disk: Path) -> None:
         said = invoke("io", "--tool", "teleport", "--tool", "posix", "--dir", str(disk), status=2).output

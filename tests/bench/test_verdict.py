@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from fastio_bench.harness.rounds import Sample
 from fastio_bench.harness.run_record import Report
 from fastio_bench.harness.stats import summarise
-from fastio_bench.machine import disk_limit
+from fastio_bench.machine import disk_limit, limit_tables, others
 from fastio_bench.peers import verdict
 from fastio_bench.report.documents import read_folder
 from fastio_bench.report.page import page
@@ -32,6 +36,32 @@ def test_compares_with_torch_the_best_that_copies_and_the_limit() -> None:
     assert verdict.lines(summarise(SAMPLES)) == [
         "bert: fastio is 2.0 to 4.0 times as fast as torch, and 1.5 to 2.0 times as fast as the best other library"
     ]
+
+
+def test_says_how_many_rounds_and_that_a_limit_was_measured_too_low() -> None:
+    (table,) = verdict.tables(summarise(SAMPLES))
+    assert table.note.startswith("one round: ")
+    assert "too low" not in table.note
+    slow = [replace(one, seconds=0.6) if one.tool == disk_limit.TOOL else one for one in SAMPLES]
+    quick = [replace(one, round=1, seconds=0.55) for one in slow if one.tool == disk_limit.TOOL]
+    (table,) = verdict.tables(summarise([*slow, *quick]))
+    assert table.rows[0][-1] == pytest.approx(110.0)  # of the limit's fastest round
+    assert "medians of 1 to 2 rounds" in table.note
+    assert "cold load: more than 100 % of the limit: the limit was measured too low" in table.note
+    (limits,) = limit_tables.limits(summarise(slow), {})
+    assert "measured too low" in limits.note
+    (limits,) = limit_tables.limits(summarise(SAMPLES), {})
+    assert "measured too low" not in limits.note
+
+
+def test_a_busy_machine_is_told() -> None:
+    stat = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 100 0 100 700 50 0 0 50 40 0\ncpu1 500 0 0 0 0 0 0 0 0 0\nintr 5\n"
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert others.busy_seconds(stat, {0}) == 250 / ticks
+    assert others.busy_seconds(stat, {0, 1}) == 750 / ticks
+    assert others.remark(0.4, 2) == []
+    (said,) = others.remark(1.26, 2)
+    assert said.startswith("a busy machine: others kept 1.3 of 2 processors busy")
 
 
 def test_says_nothing_of_what_was_not_measured() -> None:

@@ -65,8 +65,8 @@ def test_flipped_byte_anywhere_is_detected(saved: Path, tmp_path: Path) -> None:
             path.unlink()
             path.write_bytes(copy)
         whole = path.read_bytes()
-        ends = [*range(40), *range(len(whole) - 40, len(whole))]
-        places = set(ends) | {chance.randrange(len(whole)) for _ in range(40)}
+        ends = [*range(16), *range(len(whole) - 16, len(whole))]
+        places = set(ends) | {chance.randrange(len(whole)) for _ in range(16)}
         for at in sorted(place for place in places if 0 <= place < len(whole)):
             damaged = bytearray(whole)
             damaged[at] ^= 1 << chance.randrange(8)
@@ -89,7 +89,7 @@ def test_flipped_byte_anywhere_is_detected(saved: Path, tmp_path: Path) -> None:
             assert not caught or "step 2 is skipped" in str(caught[0].message)
             seen["skipped" if caught else "right"] += 1
         path.write_bytes(whole)
-    assert seen["skipped"] > 60
+    assert seen["skipped"] > 30
     assert seen["right"] > 0
     with Checkpointer(saved, read_only=True) as checkpointer:
         assert checkpointer.verify(2) > 0

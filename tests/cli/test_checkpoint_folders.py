@@ -49,6 +49,23 @@ def test_diff_takes_folders_of_steps(saved: Path, tmp_path: Path) -> None:
     assert f"{saved}/step-0000000020/state.pt and {tmp_path}/other/step-0000000021/state.pt" in one.stderr
 
 
+def test_convert_and_explain_take_the_newest_step(saved: Path, tmp_path: Path) -> None:
+    newest = saved / "step-0000000020" / "state.pt"
+    found = run("convert", saved, tmp_path / "new.safetensors", "--key", "w")
+    assert f"taken is {newest}" in found.stderr
+    assert torch.equal(fastio.load_file(tmp_path / "new.safetensors")["w"], torch.ones(1000))
+    assert f"taken is {newest}" in run("explain", saved).stderr
+    one = saved / "step-0000000003"
+    assert f"taken is {one}/state.pt" in run("explain", one, "--op", "save").stderr
+
+
+def test_explain_says_what_to_do_with_a_folder_of_ranks(tmp_path: Path) -> None:
+    (tmp_path / ".metadata").write_bytes(b"it")
+    said = run("explain", tmp_path, status=2).stderr
+    assert "torch.distributed.checkpoint" in said
+    assert "expected a file: name a file in it" in said
+
+
 def test_one_step_and_a_damaged_one(saved: Path) -> None:
     assert "1 step\n" in run("inspect", saved / "step-0000000003").stdout
     manifest = saved / "step-0000000003" / "manifest.json"

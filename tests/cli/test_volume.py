@@ -16,7 +16,7 @@ from commands import run
 @pytest.fixture
 def volume(tmp_path: Path) -> str:
     said = run("volume", "create", tmp_path / "volume", "1MiB").stdout
-    assert said == f"file:{tmp_path}/volume: a volume with room for 888 KiB (909,312 bytes)\n"
+    assert said == f"file:{tmp_path}/volume: a volume with room for 888 KiB (909 KB), 909,312 bytes\n"
     fastio.save({"a": torch.ones(1000)}, tmp_path / "x.pt", policy="posix")
     return f"file:{tmp_path}/volume"
 
@@ -32,7 +32,7 @@ def test_objects_are_copied_listed_checked_and_removed(volume: str, tmp_path: Pa
     assert run("diff", f"{volume}/y.pt", tmp_path / "x.pt").stdout.startswith("equal: 1 tensor")
     lines = run("ls", tmp_path / "volume").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["name", "run-1/x.pt", "x.pt", "y.pt", f"{volume}:"]
-    assert lines[-1] == f"{volume}: 792 KiB of 888 KiB are free"
+    assert lines[-1] == f"{volume}: 792 KiB (811 KB) of 888 KiB (909 KB) are free"
     assert [one["name"] for one in json.loads(run("ls", f"{volume}/run", "--json").stdout)["objects"]] == ["run-1/x.pt"]
     outcomes = json.loads(run("rm", f"{volume}/x.pt", f"{volume}/x.pt", f"{volume}/y.pt", "--json", status=2).stdout)
     assert [one["status"] for one in outcomes] == ["removed", "failed", "removed"]

@@ -271,13 +271,34 @@ def test_both_names_of_tied_weights_in_the_file_are_one_too_many(tmp_path: Path)
 def test_shapes_and_dtypes_are_compared_before_anything_is_read(saved: Path, strict: bool, atomic: bool) -> None:
     for model, match in (
         (Model(2, width=16), r"model.safetensors has shape \[32\], the module's has \[16\](.|\n)*and \d+ more"),
-        (Model(2).half(), r"has dtype torch.float32, the module's is torch.float16: call model.to\(torch.float32\)"),
+        (
+            Model(2).half(),
+            r"is torch.float16: load with dtype=torch.float16, which converts, or call model.to\(torch.float32\)",
+        ),
     ):
         before = values(model)
         with fastio.record() as transfers, pytest.raises(fastio.ModelMismatchError, match=match):
             fastio.load_model(model, saved, strict=strict, atomic=atomic)
         assert transfers == []
         assert equal(values(model), before)
+
+
+def test_dtype_advice_is_only_what_helps(tmp_path: Path) -> None:
+    class Mixed(torch.nn.Module):
+        def __init__(self, second: torch.dtype, count: torch.dtype) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).to(second)
+            self.register_buffer("count", torch.zeros(3, dtype=count))
+
+    fastio.save_model(Mixed(torch.float16, torch.int64), tmp_path / "a")
+    with pytest.raises(fastio.ModelMismatchError) as caught:
+        fastio.load_model(Mixed(torch.bfloat16, torch.int32), tmp_path / "a")
+    said = str(caught.value)
+    assert "the module's is torch.int32: give it a tensor of torch.int64" in said
+    assert "the module's is torch.bfloat16: give it a tensor of torch.float16" in said
+    assert "dtype=" not in said
+    assert "model.to" not in said
+    assert said.endswith("Nothing was loaded.")
 
 
 def fail_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
