@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from fastio.models.weight_files import WeightFiles
 
 _SHOWN = 5  # problems in an error
 _GIVE = "give it a tensor of {}"
+_Dtypes = tuple[set[torch.dtype], set[torch.dtype]]
 
 
 class LoadPlan(NamedTuple):
@@ -83,7 +85,8 @@ def plan_load(
     missing = sorted(name for name in expected - read if aliases.get(name) not in read)
     shared = {name for name, kept in aliases.items() if kept in read and _is_stored_once(files, name, kept)}
     unexpected = sorted(files.file_of.keys() - read - shared)
-    problems = [problem for name in found_names if (problem := _problem(name, found, files, target, dtype))]
+    dtypes = functools.cache(lambda: _floating_dtypes(found, files))
+    problems = [problem for name in found_names if (problem := _problem(name, found, files, target, dtype, dtypes))]
     problems += _shared_parts([name for name in names if name in overlapping], found, files)
     nested = _common_prefix(missing, files) if strict else ""
     if strict:
@@ -154,7 +157,14 @@ def _common_prefix(missing: list[str], files: WeightFiles) -> str:
     return ""
 
 
-def _problem(name: str, found: ModuleTensors, files: WeightFiles, target: Target, dtype: torch.dtype | None) -> str:
+def _problem(
+    name: str,
+    found: ModuleTensors,
+    files: WeightFiles,
+    target: Target,
+    dtype: torch.dtype | None,
+    dtypes: Callable[[], _Dtypes],
+) -> str:
     tensor = found.tensors.get(name)
     if tensor is None:
         return ""
@@ -178,20 +188,24 @@ def _problem(name: str, found: ModuleTensors, files: WeightFiles, target: Target
         return ""
     are_floats = entry.dtype.is_floating_point and wanted.is_floating_point
     if not (are_floats and dtype is not None):
-        cure = _dtype_cure(entry.dtype, wanted, found, files, target) if are_floats else _GIVE.format(entry.dtype)
+        cure = _dtype_cure(entry.dtype, wanted, dtypes(), target) if are_floats else _GIVE.format(entry.dtype)
         return f"{where} has dtype {entry.dtype}, the {target.noun}'s is {tensor.dtype}: {cure}"
     return (
         "" if _is_converted(entry.dtype, wanted) else f"{where} has {entry.dtype}, which torch converts to no {wanted}"
     )
 
 
-def _dtype_cure(
-    saved: torch.dtype, wanted: torch.dtype, found: ModuleTensors, files: WeightFiles, target: Target
-) -> str:
-    """The cure for floating-point numbers of another dtype: only calls that the other tensors allow as well."""
+def _floating_dtypes(found: ModuleTensors, files: WeightFiles) -> _Dtypes:
+    """The floating-point dtypes of a target's tensors, and of those of the files that it has."""
     shared = [name for name in files.file_of if name in found.tensors]
     here = {tensor.dtype for tensor in found.tensors.values() if tensor.dtype.is_floating_point}
     there = {one for name in shared if (one := files.entry(name).dtype).is_floating_point}
+    return here, there
+
+
+def _dtype_cure(saved: torch.dtype, wanted: torch.dtype, dtypes: _Dtypes, target: Target) -> str:
+    """The cure for floating-point numbers of another dtype: only calls that the other tensors allow as well."""
+    here, there = dtypes
     cures = [f"load with dtype={wanted}, which converts"] if len(here) == 1 else []
     cures += [target.conversion.format(saved)] if len(there) == 1 else []
     return ", or ".join(cures) or _GIVE.format(saved)

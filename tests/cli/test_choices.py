@@ -40,7 +40,7 @@ class TestExplain:
     def test_file_and_size(self, tmp_path: Path) -> None:
         fastio.save(torch.ones(1000), tmp_path / "x.pt")
         text = run("explain", tmp_path / "x.pt").stdout
-        assert "load of 3.91 KiB as pt on cpu" in text
+        assert "load of 3.91 KiB (4 KB) as pt on cpu" in text
         assert "known from" in text
         found = json.loads(run("explain", "1GiB", "--op", "save", "--folder", tmp_path, "--json").stdout)
         assert (found["nbytes"], found["context"]["op"]) == (1 << 30, "save")

@@ -126,8 +126,8 @@ def test_what_does_not_fit_is_refused_before_anything_changes(tmp_path: Path, at
     fastio.save_file({"w": torch.ones(3), "i": torch.arange(3)}, path)
     half, whole = torch.zeros(3, dtype=torch.float16), torch.zeros(3, dtype=torch.int64)
     bad = [
-        ({"w": half, "i": whole}, None, r"'w' in .* has dtype torch.float32, the state's is torch.float16: give it a "
-         r"tensor of torch.float32, or load with dtype=torch.float16, which converts"),
+        ({"w": half, "i": whole}, None, r"'w' in .* has dtype torch.float32, the state's is torch.float16: load with "
+         r"dtype=torch.float16, which converts, or give it a tensor of torch.float32"),
         ({"w": half, "i": whole}, torch.bfloat16, r"'w' of the state has dtype torch.float16, dtype=torch.bfloat16"),
         ({"w": whole, "i": whole + 0}, torch.float16, r"'w' in .*has dtype torch.float32, the state's is torch.int64"),
         ({"w": half, "i": half + 0}, torch.float16, r"'i' in .*has dtype torch.int64, the state's is torch.float16"),
