@@ -33,8 +33,8 @@ def _layouts(job: Job, found: Sequence[Outcome], system: System) -> ResultTable:
     note = (
         f"{job.nbytes / 1e9:,.0f} GB in {job.tensors:,} tensors, {system.bandwidth / 1e9:,.0f} GB/s in all and "
         f"{system.rank_bandwidth / 1e9:,.0f} GB/s a rank, {system.creations:,.0f} creations a second. Subfolders are "
-        f"of {PER_FOLDER} ranks, consolidated files of {SHARD / 1e9:.0f} GB. fastio's Writer and DCP's FileSystemWriter "
-        "have the first layout."
+        f"of {PER_FOLDER} ranks, consolidated files of {SHARD / 1e9:.0f} GB. fastio's Writer and DCP's "
+        "FileSystemWriter have the first layout."
     )
     title = f"A save by {job.ranks:,} ranks (simulated)"
     return ResultTable("checkpoint-ranks", title, columns, rows, origin=SIMULATED, note=note)
