@@ -12,13 +12,13 @@ from typing import Any
 from fastio.files.atomic_file import AtomicFile, sync_folder, write_durably
 from fastio.files.full_write import write_all
 from fastio.files.new_folders import make_folders
-from fastio.integrations.missing_library import missing
+from fastio.integrations.missing_library import LibraryMissingError
 
 try:
     from torch_checkpointing.storage.base_storage import StorageConfig
     from torch_checkpointing.storage.filesystem import LocalFileSystemStorage, LocalFileSystemStorageConfig
 except ImportError as error:
-    raise missing("torch_checkpointing", error) from error
+    raise LibraryMissingError("torch_checkpointing", str(error), "pip install torch-checkpointing") from error
 
 
 @dataclass
