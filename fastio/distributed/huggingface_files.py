@@ -68,7 +68,11 @@ def files_of(folder: str) -> list[str]:
     """
     try:
         names = sorted(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
+    except NotADirectoryError:
+        raise CheckpointError(
+            f"{folder}: this is a file; expected a folder that a checkpoint was saved into, such as the one it is in"
+        ) from None
+    except FileNotFoundError:
         raise CheckpointError(
             f"{folder}: there is no such folder; expected one that a checkpoint was saved into"
         ) from None

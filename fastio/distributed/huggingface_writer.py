@@ -169,8 +169,11 @@ def _begin(item: WriteItem) -> Sequence[int]:
 
 
 def _movable(data: Any) -> torch.Tensor:
-    """The tensor of a planner's item; in host memory where no transport reads its device's."""
+    """The tensor of a planner's item; in host memory where no transport reads its device's.
+
+    One on the meta device stays there: the layout refuses it, by its name.
+    """
     tensor: torch.Tensor = data.detach()
     kind = tensor.device.type
-    is_movable = kind == "cpu" or selection.able(SAVE, SAFETENSORS, frozenset({kind}), "object")[0]
+    is_movable = kind in ("cpu", "meta") or selection.able(SAVE, SAFETENSORS, frozenset({kind}), "object")[0]
     return tensor if is_movable else tensor.cpu()

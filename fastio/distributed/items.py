@@ -16,7 +16,7 @@ import torch
 
 from fastio._native import ZipBuilder, crc32
 from fastio.distributed.stored_items import FORMAT, Record
-from fastio.errors import UnsupportedError
+from fastio.errors import FormatError, UnsupportedError
 from fastio.formats.layout import Layout, LayoutBuilder, storage_offset_bytes
 from fastio.formats.pt import torch_probe, writer
 from fastio.formats.pt.records import pickled
@@ -66,9 +66,14 @@ class ImageBuilder:
     def add(self, index: Any, data: torch.Tensor | io.BytesIO) -> None:
         """Add a planner's data for one item. Its memory must not change until the file is written.
 
-        UnsupportedError for a sparse tensor, which DCP could not load again.
+        UnsupportedError for a sparse tensor, which DCP could not load again; FormatError for one without data.
         """
         if isinstance(data, torch.Tensor):
+            if data.is_meta:
+                raise FormatError(
+                    f"{index.fqn!r} has a shape, but no data (it is on the meta device); give it some first, as by "
+                    "to_empty() and loading the weights, or leave it out"
+                )
             if data.layout != torch.strided:
                 raise UnsupportedError(
                     f"{index.fqn!r} is a tensor of the layout {data.layout}, which DCP cannot load: save it dense "

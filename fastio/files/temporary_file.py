@@ -16,7 +16,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fastio._native import Descriptor
 from fastio.errors import FolderMissingError, NotReplaceableError, TransferError
@@ -34,6 +34,8 @@ _LEFTOVER_SECONDS = 24 * 3600.0
 # hold, or where the inode of a name keeps changing, the retries must end in an error.
 _TRIES = 100
 _LONGEST_NAME = 200
+_LOCKED = f"[0-{_SLOTS - 1}]|[0-9a-f]{{{2 * _RANDOM_NBYTES}}}"  # the slots of files with a lock
+_TEMPORARY = re.compile(rf"\.(.+)\.fastio-(?:{_LOCKED}|{_UNLOCKED}[0-9a-f]+)\.tmp")
 # From Lustre without its option "flock", and FUSE and NFS without a lock server.
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM)
@@ -162,6 +164,32 @@ class TemporaryFile:
         self.name = name
         opener = functools.partial(os.open, mode=mode, dir_fd=self._folder.fd)
         self.file.__init__(name, "x+b", opener=opener)  # type: ignore[misc]
+
+
+def clear_leftovers(folder: str, is_own: Callable[[str], bool]) -> None:
+    """Remove the temporary files in a folder whose writers are dead, of all targets whose file names are ``is_own``.
+
+    A save removes those of its own target. This is for a caller whose next save has targets of other names.
+    """
+    with contextlib.suppress(OSError):  # they are no use, and no harm
+        bases = {match[1] for match in map(_TEMPORARY.fullmatch, os.listdir(folder)) if match and is_own(match[1])}
+        opened = Folder(folder) if bases else None
+        if opened is None:
+            return
+        try:
+            for base in sorted(bases):
+                _clear_target(opened, base)
+        finally:
+            opened.close()
+
+
+def _clear_target(folder: Folder, base: str) -> None:
+    """Remove the temporary files of one target whose writers are dead."""
+    try:
+        for name in list(_names(folder, base, _LOCKED)):
+            _clear(folder, name)
+    except _NoLocksError:
+        _clear_unlocked(folder, base)
 
 
 def _around_slot(base: str) -> tuple[str, str]:

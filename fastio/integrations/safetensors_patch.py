@@ -51,7 +51,7 @@ def patch_safetensors() -> FunctionPatch:
             _replaced.append((save_file, saver(save_file)))
             _replaced.append((safetensors.safe_open, opener(safetensors.safe_open)))
             try:
-                _exchange(_replaced)
+                exchange(_replaced)
             except BaseException:
                 _restore()
                 raise
@@ -68,11 +68,11 @@ def _undo() -> None:
 
 
 def _restore() -> None:
-    _exchange([(ours, original) for original, ours in _replaced])
+    exchange([(ours, original) for original, ours in _replaced])
     _replaced.clear()
 
 
-def _exchange(pairs: list[tuple[Any, Any]]) -> None:
+def exchange(pairs: list[tuple[Any, Any]]) -> None:
     """Put the second of each pair in the place of the first, in all modules."""
     others = {id(old): new for old, new in pairs}
     for module in list(sys.modules.values()):

@@ -13,6 +13,10 @@ try:
 except ImportError as error:
     raise missing("transformers", error) from error
 
+from fastio.integrations.transformers_background import BackgroundSaves
+
+__all__ = ["BackgroundSaves", "patch_transformers"]
+
 
 @contextlib.contextmanager
 def patch_transformers() -> Iterator[None]:

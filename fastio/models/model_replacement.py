@@ -16,6 +16,7 @@ from typing import NamedTuple
 from fastio.errors import CorruptFileError
 from fastio.files.atomic_file import AtomicFile, sync_folder, write_durably
 from fastio.files.open_file import opened
+from fastio.files.temporary_file import clear_leftovers
 from fastio.formats.safetensors import sidecar
 from fastio.formats.small_reads import read_at
 from fastio.models.locate import read_index
@@ -50,6 +51,7 @@ def replacing_model(folder: str, names: set[str], index: bytes | None) -> Iterat
     # Also if the save before was interrupted: what is left of it must not be taken for this one's.
     kept = names if index is None else {*names, INDEX_NAME}
     remove_files(folder, (old | set(aside.links.values())) - kept)
+    clear_leftovers(folder, is_model_file)  # of a save that was killed, of another number of files
 
 
 class _Aside(NamedTuple):

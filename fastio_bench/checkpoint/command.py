@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
-from fastio_bench.checkpoint import runs, savers
+from fastio_bench.checkpoint import runs, savers, simulated_tables
 from fastio_bench.checkpoint import tables as checkpoint_tables
 from fastio_bench.checkpoint.options import LEAST
+from fastio_bench.checkpoint.simulated_system import System
 from fastio_bench.checkpoint.state import shape_of
 from fastio_bench.harness.command_run import CommandRun, forecast
 from fastio_bench.harness.memory_reserve import available_memory
@@ -19,8 +20,11 @@ from fastio_bench.harness.memory_reserve import available_memory
 SIZE, QUICK_SIZE = 3_600_000_000, 400_000_000
 
 
-def checkpoint(command: CommandRun, size: int | None, rounds: int | None) -> None:
+def checkpoint(command: CommandRun, size: int | None, rounds: int | None, simulate_ranks: int | None) -> None:
     """Saves and restores of a model with its AdamW, one process and two, beside torch.save and DCP."""
+    if simulate_ranks is not None:
+        _simulate(command, simulate_ranks, size or simulated_tables.NBYTES)
+        return
     asked = size or (QUICK_SIZE if command.quick else SIZE)
     room = min(available_memory() // runs.MEMORY, shutil.disk_usage(command.parent).free // runs.DISK)
     size = max(min(asked, room), LEAST)
@@ -56,6 +60,12 @@ def checkpoint(command: CommandRun, size: int | None, rounds: int | None) -> Non
         return []
 
     command.run(work, show)
+
+
+def _simulate(command: CommandRun, ranks: int, nbytes: float) -> None:
+    system = System()
+    command.report.settings |= {"ranks": ranks, "size": nbytes, "system": system._asdict()}
+    command.run(lambda _: command.report.tables.extend(simulated_tables.tables(ranks, nbytes, system)))
 
 
 def _forecast(seconds: float, size: int) -> str:

@@ -25,6 +25,10 @@ def _state_size(context: click.Context, parameter: click.Parameter, value: str |
 @click.command()
 @click.option("--size", metavar="SIZE", callback=_state_size, help="Parameters and moments; 3.6GB, with --quick 400MB.")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 3, with --quick 1.")
+@click.option(
+    "--simulate-ranks", type=click.IntRange(1, 65536), metavar="N",
+    help="Instead: a simulated save of --size (840GB) by N ranks to a parallel filesystem.",
+)  # fmt: skip
 @common
 def checkpoint(command: CommandRun, **given: Any) -> None:
     """Saves and restores of a model with its AdamW, one process and two, beside torch.save and DCP."""

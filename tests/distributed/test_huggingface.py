@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -273,6 +274,20 @@ def test_tensors_in_boxes_of_any_kind_are_put_together(
     assert_equal(load_alone(folder, state), expected)
 
 
+def test_consolidation_removes_what_a_killed_one_left_of_another_number_of_files(tmp_path: Path) -> None:
+    save_alone(tmp_path / "parts", {"a": torch.ones(2)}, save_distributed=True)
+    out = tmp_path / "out"
+    consolidate(tmp_path / "parts", out)
+    left = [f".model-0000{number}-of-00002.safetensors.fastio-0.tmp" for number in (1, 2)]
+    others = [".notes.safetensors.fastio-0.tmp", ".model.safetensors.tmp"]
+    for name in (*left, *others):
+        (out / name).write_bytes(b"left")
+    with open(out / left[1]) as held:  # of a save that runs
+        fcntl.flock(held, fcntl.LOCK_EX)
+        consolidate(tmp_path / "parts", out, force=True)
+    assert sorted(os.listdir(out)) == sorted([left[1], *others, "model.safetensors"])
+
+
 MEMORY = """
 import sys
 from fastio.distributed import consolidate
@@ -361,6 +376,7 @@ def test_what_safetensors_cannot_hold_is_refused_and_nothing_written(tmp_path: P
         ({"a": torch.ones(2), "step": 3}, {}, "'step' is no tensor"),
         ({"a": tied, "b": tied}, {}, "share memory"),
         ({}, {}, "there is no tensor to save"),
+        ({"a": tied, "m": torch.empty(2, device="meta")}, {}, "'m' has a shape, but no data"),
         ({"a": tied}, {"fqn_to_index_mapping": {"b": 1}}, "fqn_to_index_mapping lacks 1 of 1 tensors, 'a'"),
     ):
         with pytest.raises((FormatError, ValueError), match=said):
@@ -383,6 +399,8 @@ def test_arguments_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         consolidate(tmp_path / "parts", tmp_path)
     with pytest.raises(UnsupportedError, match="file of the source"):
         consolidate(tmp_path, tmp_path, force=True)
+    with pytest.raises(CheckpointError, match="this is a file; expected a folder"):
+        consolidate(tmp_path / "model-00001-of-00001.safetensors", tmp_path / "out")
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match="no file of safetensors"):
         load_alone(tmp_path / "empty")

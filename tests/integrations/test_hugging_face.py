@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +32,7 @@ def hub() -> Iterator[SimpleNamespace]:
         import transformers
 
         from fastio.integrations.accelerate import patch_accelerate
-        from fastio.integrations.transformers import patch_transformers
+        from fastio.integrations.transformers import BackgroundSaves, patch_transformers
 
         yield SimpleNamespace(
             accelerate=accelerate,
@@ -40,6 +40,7 @@ def hub() -> Iterator[SimpleNamespace]:
             safetensors=safetensors.torch,
             patch_accelerate=patch_accelerate,
             patch_transformers=patch_transformers,
+            background=BackgroundSaves,
         )
 
 
@@ -75,25 +76,42 @@ class Trained(SimpleNamespace):
     optimizer: dict[str, Any]
 
 
-def trained(hub: SimpleNamespace, folder: Path, until: int, resume: bool = False) -> Trained:
-    """Run a Trainer for up to four steps, until the step ``until``; it saves every two steps."""
+def trained(
+    hub: SimpleNamespace,
+    folder: Path,
+    until: int,
+    resume: bool = False,
+    base: type[Any] | None = None,
+    scores: Sequence[float] = (),
+    **options: Any,
+) -> Trained:
+    """Run a Trainer for up to four steps, until the step ``until``; it saves every two steps.
+
+    ``scores``: of each evaluation, the metric ``eval_score``, of which the largest is the best.
+    """
     losses = []
+    left = iter(scores)
 
     class Stop(hub.transformers.TrainerCallback):  # type: ignore[name-defined, misc]
         def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
             control.should_training_stop = state.global_step == until
 
-    class Trainer(hub.transformers.Trainer):  # type: ignore[name-defined, misc]
+    class Trainer(base or hub.transformers.Trainer):  # type: ignore[name-defined, misc]
+        def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
+            return {"eval_score": next(left, 0.0)}
+
         def compute_loss(self, *args: Any, **options: Any) -> Any:
             loss = super().compute_loss(*args, **options)
             losses.append(loss.item())
             return loss
 
     arguments = hub.transformers.TrainingArguments(
-        str(folder), max_steps=4, save_steps=2, per_device_train_batch_size=2, learning_rate=0.1, seed=3,
+        str(folder), max_steps=4, per_device_train_batch_size=2, learning_rate=0.1, seed=3,
         use_cpu=True, report_to=[], disable_tqdm=True, logging_strategy="no", dataloader_pin_memory=False,
+        **{"save_steps": 2, **options},
     )  # fmt: skip
-    trainer = Trainer(bert(hub), arguments, train_dataset=sentences(), callbacks=[Stop()])
+    data = sentences()
+    trainer = Trainer(bert(hub), arguments, train_dataset=data, eval_dataset=data, callbacks=[Stop()])
     trainer.train(resume_from_checkpoint=resume or None)
     return Trained(losses=losses, model=trainer.model.state_dict(), optimizer=trainer.optimizer.state_dict())
 
@@ -103,6 +121,73 @@ def uninterrupted(hub: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory
     """The result of a Trainer without fastio, and its folder."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     return trained(hub, folder, 4), folder
+
+
+def in_background(hub: SimpleNamespace) -> type[Any]:
+    return type("BackgroundTrainer", (hub.background, hub.transformers.Trainer), {})
+
+
+def test_background_trainer_equals_an_uninterrupted_one(
+    hub: SimpleNamespace, uninterrupted: tuple[Trained, Path], tmp_path: Path
+) -> None:
+    base = in_background(hub)
+    (tmp_path / ".fastio-saving" / "checkpoint-1").mkdir(parents=True)  # of a run that was killed
+    with fastio.record() as transfers:
+        half = trained(hub, tmp_path, 2, base=base)
+    assert os.listdir(tmp_path) == ["checkpoint-2"]
+    whole, folder = uninterrupted
+    ours, its = tmp_path / "checkpoint-2", folder / "checkpoint-2"
+    assert sorted(os.listdir(ours)) == sorted(os.listdir(its))
+    assert all(one.durable for one in transfers)
+    assert {Path(one.path).name for one in transfers} >= {"model.safetensors", "optimizer.pt", "rng_state.pth"}
+    assert same(torch.load(ours / "optimizer.pt"), torch.load(its / "optimizer.pt"))
+    assert same(
+        hub.safetensors.load_file(ours / "model.safetensors"), hub.safetensors.load_file(its / "model.safetensors")
+    )
+    rest = trained(hub, tmp_path, 4, resume=True, base=base)
+    assert half.losses + rest.losses == whole.losses
+    assert same(rest.model, whole.model)
+    assert same(rest.optimizer, whole.optimizer)
+    again = trained(hub, tmp_path, 2, base=base)  # over the checkpoint that is there
+    assert again.losses == half.losses
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint-2", "checkpoint-4"]
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_background_trainer_keeps_the_best_and_the_last(hub: SimpleNamespace, tmp_path: Path, limit: int) -> None:
+    found = {}
+    for name, base in (("plain", None), ("ours", in_background(hub))):
+        ended = trained(
+            hub, tmp_path / name, 4, base=base, scores=[1.0, 3.0, 2.0, 0.0], save_steps=1, eval_strategy="steps",
+            eval_steps=1, save_total_limit=limit, load_best_model_at_end=True, metric_for_best_model="score",
+            greater_is_better=True,
+        )  # fmt: skip
+        states = [json.loads(path.read_text()) for path in sorted((tmp_path / name).glob("*/trainer_state.json"))]
+        best = [Path(state["best_model_checkpoint"]).relative_to(tmp_path / name) for state in states]
+        found[name] = (sorted(os.listdir(tmp_path / name)), ended.losses, best)
+        found[f"{name} model"] = ended.model  # type: ignore[assignment]
+    assert found["ours"] == found["plain"]
+    assert same(found["ours model"], found["plain model"])
+    assert "checkpoint-2" in found["ours"][0]
+
+
+def test_failed_background_save_reaches_the_trainer_and_removes_nothing(
+    hub: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastio.integrations import background_files
+
+    write = background_files._written
+
+    def fail(file: Any) -> Any:
+        if "checkpoint-2" in file.path and file.path.endswith("optimizer.pt"):
+            raise OSError(28, "the disk is full")
+        return write(file)
+
+    monkeypatch.setattr(background_files, "_written", fail)
+    with pytest.raises(OSError, match="the disk is full"):
+        trained(hub, tmp_path, 4, base=in_background(hub), save_steps=1, save_total_limit=1)
+    assert os.listdir(tmp_path) == ["checkpoint-1"]
+    assert (tmp_path / "checkpoint-1" / "trainer_state.json").exists()
 
 
 @pytest.mark.parametrize(
