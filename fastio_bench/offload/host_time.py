@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -18,6 +18,7 @@ from torch.autograd.graph import save_on_cpu
 
 import fastio
 from fastio import devices
+from fastio.offload import BlockStore
 from fastio_bench.offload.pinned_copies import PinnedCopies
 from fastio_bench.report.table import Cell, ResultTable
 
@@ -49,15 +50,29 @@ class HostTime:
 def measure(device: torch.device, folder: Path, rounds: int) -> list[HostTime]:
     """Train ``rounds`` interleaved steps by each way. Each saves 100 tensors: of 8 KiB on the CPU, else of 64 KiB.
 
-    On the CPU fastio has a budget of 0, on a device one of 32 tensors; both with room for all in host memory.
+    On the CPU fastio has a budget of 0, on a device one of 32 tensors; both with room for all in host memory. The
+    store's disk reaches no device, where fastio would choose between host memory and the disk.
+
+    torch has one thread: those of the simulated device's kernels would spin, and take the processor from the host.
     """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _measure(device, folder, rounds)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measure(device: torch.device, folder: Path, rounds: int) -> list[HostTime]:
     on_host = device.type == "cpu"
     nbytes = _HOST_NBYTES if on_host else _DEVICE_NBYTES
     budget = 0 if on_host else _DEVICE_TENSORS_PENDING * nbytes
     # Host memory is counted in pages, and a tensor on the CPU may begin and end within one.
     room = _TENSORS * (nbytes + (8 << 10))
-    made = fastio.Offload(store=folder, policy="all", budget=budget, host_budget=room, codec="none")
-    with closing(made) as offload:
+    with ExitStack() as stack:
+        store: Any = folder if on_host else stack.enter_context(BlockStore(folder, driver="threads"))
+        made = fastio.Offload(store=store, policy="all", budget=budget, host_budget=room, codec="none")
+        offload = stack.enter_context(closing(made))
         ways = dict(_ways(device, offload))
         taken: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
         for number in range(_WARM_UP + rounds):
@@ -96,7 +111,7 @@ def table(found: list[HostTime]) -> ResultTable:
     note = (
         "Until forward and backward return, for each saved tensor: of 8 KiB on the CPU, else of 64 KiB. "
         "Beyond plain: both together, less plain training's. CPU: the processor's time of the threads that run them. "
-        f"x: how many times that of {SIMPLEST}, which is for devices alone."
+        f"x: how many times that of {SIMPLEST}, which is for devices alone. torch has one thread."
     )
     return ResultTable("host-time", "The host's time for each saved tensor", columns, rows, note=note)
 

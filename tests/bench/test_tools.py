@@ -249,6 +249,15 @@ class TestSpread:
         assert found["live tuner"].cases == found["pt alone"].cases
         assert found["pt alone"].time == pytest.approx(2 / (2 * 0.1600507 + 3 * (1 - 0.1600507)), rel=1e-4)
 
+    def test_tool_chosen_by_the_other_half_has_no_luck(self) -> None:
+        """a is the faster one in the first rebuild by luck: alone it is the best, and by the other half it costs."""
+        took = {"a": 1.0, "b": 9.0}, {"a": 3.0, "b": 2.0}
+        luck, usual = (Rebuild(seconds, seconds, "a") for seconds in took)
+        found = {share.way: share for share in rebuilt_tables.shares({100: [luck, usual]})}
+        assert found["a alone"].time == pytest.approx(6 / 8)
+        assert found[rebuilt_tables.ONE_TOOL].time == pytest.approx(6 / 24)
+        assert rebuilt_tables.ONE_TOOL not in {share.way for share in rebuilt_tables.shares({100: [usual]})}
+
     def test_spread_table_has_a_row_per_size(self) -> None:
         lines = rebuilt_tables.sizes({100: [rebuild("npy"), rebuild("pt"), rebuild("pt")]})
         assert lines == [rebuilt_tables.Size(100, 3, {"npy": 1, "pt": 2}, "npy", "pt")]

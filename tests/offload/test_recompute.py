@@ -321,6 +321,48 @@ def test_operators_of_higher_order_run_while_operators_are_recorded(store: SlowS
     assert torch.equal(y, x * 2)
 
 
+@contextlib.contextmanager
+def defined(schema: str, kernel: Callable[..., Any]) -> Iterator[None]:
+    """An operator of the namespace "fastio_tests", as a program defines it for a while."""
+    library = torch.library.Library("fastio_tests", "FRAGMENT")
+    library.define(schema)
+    library.impl(schema.partition("(")[0], kernel, "CPU")
+    yield
+    library._destroy()
+    torch.library._defs.discard(f"fastio_tests::{schema.partition('(')[0]}")  # as when the library is collected
+
+
+@pytest.mark.parametrize(
+    "before", ["other(Tensor x) -> Tensor", "triples(Tensor x) -> Tensor", "triples(Tensor(a) x) -> Tensor(a)"]
+)
+def test_operators_may_be_defined_anew(before: str, store: SlowStore) -> None:
+    """The second definition writes to what another tensor is to be recomputed from, unseen but for its schema."""
+
+    def run(around: Any, name: str) -> Tensor:
+        x, weight = noise(64, 64).requires_grad_(), noise(64, 64).requires_grad_()
+        with around:
+            h = x * 2
+            z = (torch.nn.functional.gelu(h) @ weight).sum()
+            getattr(torch.ops.fastio_tests, name)(h.detach())
+        return torch.autograd.grad(z, weight)[0]
+
+    def triple(tensor: Tensor) -> None:
+        tensor.numpy()[...] *= 3
+
+    with defined(before, lambda tensor: tensor):
+        run(Offload(store=store, policy=cheap), before.partition("(")[0])
+    with defined("triples(Tensor(a!) x) -> ()", triple):
+        same([run(Offload(store=store, policy=cheap), "triples")], [run(contextlib.nullcontext(), "triples")])
+
+
+def test_kernels_of_operators_that_nothing_defines_are_left_alone(store: SlowStore) -> None:
+    library = torch.library.Library("fastio_tests", "IMPL")
+    library.impl("undefined", lambda tensor: tensor, "CPU")
+    model, loss = mlp()
+    same(trained(model, loss, Offload(store=store, policy=cheap)), trained(model, loss))
+    library._destroy()
+
+
 def test_random_operators_run_once(store: SlowStore) -> None:
     x = noise(64, 64).requires_grad_()
 

@@ -33,6 +33,7 @@ class ReadAhead:
         self._tiers = tiers
         self._in_use: dict[int, SavedTensor] = {}  # handed out, and not seen to be freed
         self._ends: dict[ForwardPass, int] = {}  # of the passes whose backward has begun
+        self._used_nbytes = 0  # since the latest look at all of them
 
     def begin_pass(self) -> None:
         """A forward pass begins, which unloads tensors."""
@@ -46,13 +47,19 @@ class ReadAhead:
         """Backward was given a saved tensor. ``expected``: as the order says."""
         step, order = saved.step, saved.step.order
         tiers, ends = self._tiers, self._ends
-        loaded = tiers.loaded
         if saved.tier is not None:
             self._in_use[saved.index] = saved
         assert order is not None, "a use sets it"
+        if expected and len(ends) == 1 and step in ends and not tiers.disks:
+            self._used_nbytes += saved.nbytes
+            if self._used_nbytes < step.batch_nbytes // 2:  # what comes back together has room only once more is used
+                self._unload_used(saved, step, order)
+                return
+        self._used_nbytes = 0
         room, taken = self._room()
         others = [other for other in ends if other is not step and not _is_over(other)] if len(ends) > 1 else []
         if not expected or step not in ends or (taken and room < taken):
+            loaded = tiers.loaded
             needed = self._needed(step, room)
             if room >= taken:
                 needed.update(saved.index for other in others for saved in self._followers(other))
@@ -62,22 +69,25 @@ class ReadAhead:
                     tier_of(other).unload(other)
             ends[step] = order.position
             _, taken = self._room()
-        elif (
-            saved.index in loaded.tensors
-            and saved.tier is not None
-            and not order.comes_before(
-                saved.ordinal, max(ends[step], order.position + 1) if saved.recipe is None else len(order.uses)
-            )
-        ):
-            # The very next tensor stays, whatever the room: two nodes in a row often use the same one. So does one that
-            # would have to be recomputed.
-            saved.tier.unload(saved)
+        else:
+            self._unload_used(saved, step, order)
         free = room - taken
         if others:
             free = min(free, room // (len(others) + 1) - self._loaded_bytes(step))
         self._read_on(step, order, free - step.recompute_room, taken)
         if tiers.disks:
             tiers.pump(self._held(step) if tiers.waiting_bytes else ())
+
+    def _unload_used(self, saved: SavedTensor, step: ForwardPass, order: Order) -> None:
+        """Unload a saved tensor that backward was given, unless it is used again soon.
+
+        The very next tensor stays, whatever the room: two nodes in a row often use the same one. So does one that would
+        have to be recomputed.
+        """
+        if saved.index in self._tiers.loaded.tensors and saved.tier is not None:
+            end = max(self._ends[step], order.position + 1) if saved.recipe is None else len(order.uses)
+            if not order.comes_before(saved.ordinal, end):
+                saved.tier.unload(saved)
 
     def _room(self) -> tuple[int, int]:
         """Return the bytes for tensors that are loaded and not in use, and the bytes that these have.
