@@ -393,7 +393,7 @@ def test_the_source_of_the_gpu_part_travels_with_the_package() -> None:
     assert "csr_unpack_##ITEMSIZE" in source
 
 
-@pytest.mark.skipif(csr_cuda.is_available(), reason="CuPy works here")
+@pytest.mark.skipif(csr_cuda.KERNELS.is_available(), reason="CuPy works here")
 def test_gpu_codec_without_cupy_raises_an_error_with_the_install_command() -> None:
     with pytest.raises(ToolUnavailableError, match="pip install"):
         run(csr_cuda.pack(torch.zeros(1), 1, 4, 0))

@@ -41,7 +41,7 @@ def test_late_write_waits_for_the_stream_that_computed_the_tensor() -> None:
     store, accelerator = SlowStore(), devices.of("simulated")
     copies = DeviceCopies(accelerator, torch.device("simulated", 0))
     staging = Staging(copies, Slab(1 << 16, partial(pinned_memory, store, accelerator)), 1 << 16)
-    tier = DiskTier("disk", store, Counts(), Loaded(), 1200, staging)  # two are issued, the third waits
+    tier = DiskTier(store, Counts(), Loaded(), 1200, staging)  # two are issued, the third waits
     producer, other = torch.simulated.Stream(), torch.simulated.Stream()
     step: Any = SimpleNamespace(
         refused=False, record_stall=lambda seconds: None, record_transfer=lambda *given: None, number=0
@@ -337,7 +337,7 @@ def test_pinned_memory_is_freed_on_close(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("codec", ["csr", "lossless"])
 def test_exact_codecs_keep_the_bits_on_a_gpu(codec: str, tmp_path: Path) -> None:
-    if not csr_cuda.is_available():
+    if not csr_cuda.KERNELS.is_available():
         pytest.skip("CuPy cannot compile the kernels here")
     model = convolutions().to(DEVICE)
     x = sample(model, DEVICE, rows=64)

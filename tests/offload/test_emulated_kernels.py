@@ -61,7 +61,7 @@ def test_csr_payloads_are_those_of_the_cpu_codec(
 
 @pytest.mark.usefixtures("emulated")
 def test_csr_does_not_pack_below_the_least_ratio() -> None:
-    assert csr_cuda.is_available()
+    assert csr_cuda.KERNELS.is_available()
     assert run(csr_cuda.pack(torch.ones(1000), 1000, 4, 1.01)) is None
 
 

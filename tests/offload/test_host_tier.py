@@ -231,7 +231,7 @@ def test_refused_copy_keeps_the_tensors_in_memory(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("failures", [1, 2])
 def test_failed_read_is_tried_again_once(tmp_path: Path, failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    back = CpuCopies.back
+    back = CpuCopies.back_in_batch
     left = [failures]
 
     def fail(*given: Any) -> None:
@@ -244,7 +244,7 @@ def test_failed_read_is_tried_again_once(tmp_path: Path, failures: int, monkeypa
     plain = gradient(x).clone()
     offload = made(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(CpuCopies, "back", fail)
+        patch.setattr(CpuCopies, "back_in_batch", fail)
         if failures == 1:
             assert torch.equal(gradient(x, offload), plain)
             offload.check()

@@ -41,7 +41,7 @@ def staged_bytes(disk: DiskTier) -> int:
     staging = disk._moves._staging
     while staging is not None and staging.reap():
         pass
-    return 0 if staging is None else staging.slab.used
+    return 0 if staging is None else staging.slab._arena.used
 
 
 class Training:

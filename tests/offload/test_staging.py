@@ -69,7 +69,7 @@ def used_at_rest(offload: fastio.Offload) -> int:
     staged = staging(offload)
     while staged.reap(wait=True):
         pass
-    return int(staged.slab.used)
+    return int(staged.slab._arena.used)
 
 
 def wait_for_release() -> None:

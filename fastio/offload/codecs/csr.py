@@ -32,7 +32,7 @@ def words_of(dtype: torch.dtype) -> tuple[int, int]:
 def require(device: torch.device) -> None:
     """Raise ToolUnavailableError for a device without kernels, and for a GPU without CuPy."""
     if device.type == "cuda":
-        csr_cuda.require()
+        csr_cuda.KERNELS.require()
     elif device.type != "cpu":
         raise ToolUnavailableError("csr", f"it has no kernels for {device.type} devices")
 
@@ -74,7 +74,7 @@ def unpack(payload: torch.Tensor, elements: int, dtype: torch.dtype, device: tor
     words, itemsize = words_of(dtype)
     if words == 0 or elements * words > MAX_ELEMENTS:
         raise DamagedError(f"{elements} elements of {dtype} cannot have been packed")
-    if device.type == "cuda" and csr_cuda.is_available():
+    if device.type == "cuda" and csr_cuda.KERNELS.is_available():
         tensor = torch.empty(elements, dtype=dtype, device=device)
         if not csr_cuda.unpack(aligned(payload.to(device), 8), tensor, elements * words, itemsize):
             raise DamagedError("its rows, pointers and values do not agree")

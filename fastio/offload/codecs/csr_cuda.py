@@ -8,17 +8,7 @@ from fastio._native import csr_nbytes
 from fastio.devices.cupy_kernels import Kernels
 from fastio.offload.codecs.device_numbers import Steps
 
-_KERNELS = Kernels("csr", "fastio.offload.codecs", "csr.cu")
-
-
-def is_available() -> bool:
-    """Return whether CuPy is installed and compiles the source for this device."""
-    return _KERNELS.is_available()
-
-
-def require() -> None:
-    """Raise ToolUnavailableError where it is not available."""
-    _KERNELS.require()
+KERNELS = Kernels("csr", "fastio.offload.codecs", "csr.cu")
 
 
 def pack(
@@ -29,12 +19,12 @@ def pack(
     Runs on the current stream of the tensor's device. The host must know the number of non-zeros to allocate memory:
     it is asked for once. Raises ToolUnavailableError without CuPy.
     """
-    _KERNELS.require()
+    KERNELS.require()
     rows = (elements + 127) // 128
     bits = torch.empty(4 * rows, dtype=torch.int32, device=plain.device)
     ends = torch.empty(rows, dtype=torch.int64, device=plain.device)
     if rows:
-        _KERNELS.launch(f"csr_find_{itemsize}", rows, plain.device, plain, elements, bits, ends)
+        KERNELS.launch(f"csr_find_{itemsize}", rows, plain.device, plain, elements, bits, ends)
         ends.cumsum_(0)
     found = ends[-1:] if rows else torch.zeros(1, dtype=torch.int64, device=plain.device)
     nonzeros = yield found if valid is None else torch.where(valid, found, -1)
@@ -45,7 +35,7 @@ def pack(
         return None
     payload = torch.empty(nbytes, dtype=torch.uint8, device=plain.device)
     if rows:
-        _KERNELS.launch(f"csr_pack_{itemsize}", rows, plain.device, plain, elements, bits, ends, payload)
+        KERNELS.launch(f"csr_pack_{itemsize}", rows, plain.device, plain, elements, bits, ends, payload)
     return payload
 
 
@@ -60,7 +50,7 @@ def unpack(payload: torch.Tensor, tensor: torch.Tensor, elements: int, itemsize:
         return False
     damaged = torch.zeros(1, dtype=torch.int32, device=tensor.device)
     if rows:
-        _KERNELS.launch(
+        KERNELS.launch(
             f"csr_unpack_{itemsize}", rows, tensor.device, payload, room // itemsize, elements, tensor, damaged
         )
     return not int(damaged)

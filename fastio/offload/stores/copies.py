@@ -49,20 +49,7 @@ class CpuCopies:
 
     streams: Sequence[Stream] = ()
 
-    def out(self, address: int, host: int, nbytes: int, computed_by: Stream | None = None) -> Event | None:
-        """Begin to copy a tensor's bytes to the slab, behind a stream: by default the current one.
-
-        Returns the event that follows the copy; None if it has ended.
-        """
-        streaming_copy(host, address, nbytes)
-        return None
-
-    def back(self, host: int, address: int, nbytes: int, fence: Event | None) -> Event | None:
-        """Begin to copy bytes of the slab to ``address``. Returns as ``out`` does."""
-        streaming_copy(address, host, nbytes)
-        return None
-
-    def out_in_batch(
+    def out(
         self,
         address: int,
         host: int,
@@ -71,22 +58,23 @@ class CpuCopies:
         batch: int,
         computed: Event | None = None,
     ) -> Mark | None:
-        """Begin to copy as ``out`` does. Copies of one ``batch`` are issued with no compute between them; 0: with some.
+        """Begin to copy a tensor's bytes to the slab.
 
-        A copy follows all that is queued on ``computed_by``, or only the event ``computed``. Returns the mark that
-        follows the copy; None if it has ended.
+        Copies of one ``batch`` are issued with no compute between them; 0: with some. A copy follows all that
+        is queued on ``computed_by``, or only the event ``computed``. Returns the mark that follows the copy; None if it
+        has ended.
         """
-        self.out(address, host, nbytes)
+        streaming_copy(host, address, nbytes)
         return None
 
     def back_in_batch(self, copies: Sequence[tuple[int, int, int]], last_out: Mark | None, home: Stream) -> Mark | None:
         """Begin to copy bytes of the slab to memory that was allocated on the stream ``home``, with no compute since.
 
         ``copies``: address in the slab, address and bytes of each. They follow the copy out ``last_out``. Returns as
-        ``out_in_batch`` does.
+        ``out`` does.
         """
         for host, address, nbytes in copies:
-            self.back(host, address, nbytes, None)
+            streaming_copy(address, host, nbytes)
         return None
 
     def follow_streams(self, streams: Sequence[Stream]) -> None:
@@ -117,13 +105,6 @@ class DeviceCopies(CpuCopies):
         self._batch = 0, self._out, Mark(self._out)  # the latest batch out, the stream that it follows, and its mark
         self._followed = 0  # the number of the latest mark that the copies back follow
 
-    def out(self, address: int, host: int, nbytes: int, computed_by: Stream | None = None) -> Event | None:
-        """See :class:`CpuCopies`."""
-        stream = computed_by or self._accelerator.current_stream(self._device)
-        mark = self.out_in_batch(address, host, nbytes, stream, 0)
-        with _REFUSED:
-            return mark.set()
-
     def fence(self, stream: Stream | None = None) -> Event:
         """Return the event that a copy back follows, on a stream: by default the current one.
 
@@ -132,14 +113,14 @@ class DeviceCopies(CpuCopies):
         with _REFUSED:
             return (stream or self._accelerator.current_stream(self._device)).record_event()
 
-    def back(self, host: int, address: int, nbytes: int, fence: Event | None) -> Event | None:
-        """See :class:`CpuCopies`."""
+    def back(self, host: int, address: int, nbytes: int, fence: Event | None) -> Event:
+        """Begin to copy bytes of the slab to ``address``, behind ``fence``. Return the event that follows the copy."""
         with _REFUSED:
             self._back.wait_event(fence)
             self._copy(self._back, address, host, nbytes, False)
             return self._back.record_event()
 
-    def out_in_batch(
+    def out(
         self,
         address: int,
         host: int,

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 
 from fastio.offload.autograd.buffer import Buffer
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
+from fastio.offload.autograd.trace import DISK
 from fastio.offload.autograd.views import LINE, PAGE
 from fastio.offload.report import Counts
 from fastio.offload.stores.loaded import Loaded
@@ -23,10 +24,12 @@ class DiskTier(Tier):
     releases a tensor during a move, that stays there until it ends, because devices still use its memory.
     """
 
+    name = DISK
+
     def __init__(
-        self, name: str, store: Store, counts: Counts, loaded: Loaded, window: int, staging: Staging | None = None
+        self, store: Store, counts: Counts, loaded: Loaded, window: int, staging: Staging | None = None
     ) -> None:
-        super().__init__(name, counts, loaded)
+        super().__init__(counts, loaded)
         self.window = window  # bytes of live tensors that may wait for their write
         self._whole_pages: bool = staging is None and getattr(store, "whole_pages", False)
         self._moves = TierMoves(store, staging)

@@ -20,6 +20,7 @@ from fastio import devices
 from fastio.memory.staging_buffers import HostMemory
 from fastio.offload.autograd.buffer import IN_HUGE_PAGES, Buffer
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
+from fastio.offload.autograd.trace import HOST
 from fastio.offload.report import Counts
 from fastio.offload.stores.arena import ArenaFullError
 from fastio.offload.stores.copies import CpuCopies, DeviceCopies
@@ -41,16 +42,12 @@ class HostTier(Tier):
     between host memory and a disk whose bytes go another way.
     """
 
+    name = HOST
+
     def __init__(
-        self,
-        name: str,
-        nbytes: int,
-        accelerator: devices.Accelerator | None,
-        counts: Counts,
-        loaded: Loaded,
-        times_copies: bool,
+        self, nbytes: int, accelerator: devices.Accelerator | None, counts: Counts, loaded: Loaded, times_copies: bool
     ) -> None:
-        super().__init__(name, counts, loaded)
+        super().__init__(counts, loaded)
         self._times_copies = times_copies
         self._slab = Slab(nbytes, partial(HostMemory, pin_for=accelerator, inherited=accelerator is None))
         self._copies: dict[torch.device, CpuCopies] = {}
@@ -71,7 +68,7 @@ class HostTier(Tier):
         """
         if is_idle:
             free = {block for blocks in self._free.values() for block, _ in blocks}
-            if len(free) < self._slab.count:
+            if free != self._slab.blocks:
                 self._synchronize()
                 self._slab.keep(free)
         if self._timed is None:
@@ -106,7 +103,7 @@ class HostTier(Tier):
             ):
                 self._timed, self._least_timed = (saved.step, copies), saved.stored_nbytes
                 copies.times_next = True
-            saved.copied = copies.out_in_batch(
+            saved.copied = copies.out(
                 saved.sent, saved.block, saved.stored_nbytes, saved.stream, saved.batch, saved.computed
             )
             if waits and saved.copied is not None:

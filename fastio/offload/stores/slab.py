@@ -76,11 +76,6 @@ class Slab:
         """The addresses of all blocks."""
         return set() if self._memory is None else {self._memory.address + offset for offset in self._arena.offsets}
 
-    @property
-    def count(self) -> int:
-        """The number of blocks."""
-        return len(self._arena.offsets)
-
     def keep(self, blocks: Collection[int]) -> None:
         """Free all blocks but these: the others must not be used any more. See :meth:`Arena.keep`."""
         start = 0 if self._memory is None else self._memory.address
@@ -103,11 +98,6 @@ class Slab:
     def nbytes(self) -> int:
         """The size in bytes, allocated or not."""
         return self._arena.nbytes
-
-    @property
-    def used(self) -> int:
-        """Bytes in blocks."""
-        return self._arena.used
 
     def close(self) -> None:
         """Free the memory, which must not be used any more. May be called twice."""

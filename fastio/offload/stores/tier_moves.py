@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from fastio.devices import Event, Mark, Stream
+from fastio.devices import Event, Mark, Stream, copy_errors
 from fastio.errors import FastIOError
 from fastio.memory.staging_buffers import PAGE
 from fastio.offload.autograd.saved_tensor import SavedTensor
@@ -85,13 +85,14 @@ class TierMoves:
             if staging is not None:
                 move.event = staging.copies.fence(saved.home) if reads else None
                 move.block = self._block(staging, saved.stored_nbytes)
-            with self._behind(move):
-                if staging is None or reads:
+            if staging is None or move.block is None or reads:
+                with self._behind(move):
                     self._command(move)
-                else:
-                    assert move.block is not None, "it was given one"
-                    move.event = staging.copies.out(saved.sent, move.block, saved.stored_nbytes)
-                    move.at = At.COPY
+            else:
+                copied = staging.copies.out(saved.sent, move.block, saved.stored_nbytes, None, 0, saved.computed)
+                with copy_errors():
+                    move.event = copied.set()
+                move.at = At.COPY
         except (*STORE_ERRORS, LookupError) as error:
             self._end(move, error)
         return move

@@ -140,7 +140,7 @@ class TierSet:
         if host is None:
             # A disk that is reached through host memory needs the same copies, so it is never the faster one.
             other_way = getattr(self.store, "takes_devices", False) or not getattr(self.store, "peer_refusal", "none")
-            host = HostTier(HOST, self._host_budget, accelerator, self._counts, self.loaded, other_way)
+            host = HostTier(self._host_budget, accelerator, self._counts, self.loaded, other_way)
             self._hosts[accelerator] = host
         return host
 
@@ -150,16 +150,13 @@ class TierSet:
             name += ", what is larger than its slab"
         disk = self.disks.get(name)
         if disk is None:
-            store, staging = (
-                (self.store, None) if saved.accelerator is None else self._way(saved, saved.accelerator, name)
-            )
-            disk = self.disks[name] = DiskTier(DISK, store, self._counts, self.loaded, self._window, staging)
+            store, staging = self._way(saved, name)
+            disk = self.disks[name] = DiskTier(store, self._counts, self.loaded, self._window, staging)
         return disk
 
-    def _way(
-        self, saved: SavedTensor, accelerator: devices.Accelerator | None, name: str
-    ) -> tuple[Any, Staging | None]:
+    def _way(self, saved: SavedTensor, name: str) -> tuple[Any, Staging | None]:
         """Return the store for tensors of a device, and what stages them."""
+        accelerator = saved.accelerator
         if accelerator is None:
             return self.store, None
         if getattr(self.store, "takes_devices", False):

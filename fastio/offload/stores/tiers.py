@@ -61,11 +61,12 @@ class Tier:
     both stay in memory until ``unload``.
     """
 
-    def __init__(self, name: str, counts: Counts, loaded: Loaded) -> None:
-        self.name = name
+    name: str  # DISK or HOST
+
+    def __init__(self, counts: Counts, loaded: Loaded) -> None:
         self._counts = counts
         self._loaded = loaded
-        self._traffic = counts.traffic.setdefault(name, Traffic())
+        self._traffic = counts.traffic.setdefault(self.name, Traffic())
         self._warned: set[tuple[type[Exception], int | None]] = set()  # errors of writes, by kind
 
     def _record(

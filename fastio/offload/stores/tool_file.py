@@ -20,13 +20,13 @@ from fastio.engine.plan import TransferPlan
 from fastio.engine.tool_selection import plan_transfer
 from fastio.errors import CorruptFileError, FastIOError, TransferError
 from fastio.offload.stores.size_times import SizeTimes
+from fastio.offload.stores.store_errors import BLOCK
 from fastio.offload.stores.store_places import open_unnamed
 from fastio.results import Transfer
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import LOAD, SAVE, Extent, ReadRequest, Span, TransportResult, WriteRequest
 
 FORMAT = "raw"  # the files hold only the bytes; a format of their own keeps their times out of other dictionaries
-BLOCK = 4096
 
 
 class Tally:
