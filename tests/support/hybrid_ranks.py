@@ -23,6 +23,7 @@ from fastio.hybrid import Hybrid, manager
 from hybrid_training import MODELS, OPTIMIZERS, LateDeviceMemory, adamw, batch, cloned, rotated
 
 STEPS = 6
+_M_MMAP_THRESHOLD = -3  # malloc.h
 
 
 @contextlib.contextmanager
@@ -92,10 +93,11 @@ def resumed(folder: str) -> Any:
 
 def memory(shared: bool) -> tuple[int, int, int]:
     """Bytes of the parameters; proportional bytes that training added; those of them in Hybrid's shared memory."""
-    with contextlib.suppress(Exception):  # what a first training loads for good
-        _wide_training(8, shared).close()
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_M_MMAP_THRESHOLD, 65536)  # larger blocks go back to the system when they are freed
+    _wide_training(8, shared).close()  # loads what a first training loads for good
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
+    libc.malloc_trim(0)
     before = _pss()[0]
     dist.barrier()
     hybrid = _wide_training(1024, shared)
