@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+import zlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -21,12 +22,14 @@ from fastio.hybrid.first_step import FirstStep
 from fastio.hybrid.measuring import StepTimer, measured_costs
 from fastio.hybrid.memory.device_memory import DeviceMemory, device_memory_for
 from fastio.hybrid.memory.flat_buffer import FlatBuffer
-from fastio.hybrid.memory.gradient_copies import CopyCounts, GradientCopies
+from fastio.hybrid.memory.gradient_copies import CopyCounts, GradientCopies, fingerprint
 from fastio.hybrid.memory.layers import Layer, Slot, in_call_order, move_to_host, parameter_groups
+from fastio.hybrid.memory.ranks import Ranks
 from fastio.hybrid.memory.shadow_model import ShadowModel
 from fastio.hybrid.module_hooks import ModuleHooks
 from fastio.hybrid.optimizer.cpu_optimizer import CpuOptimizer, check_optimizer, state_to_host
 from fastio.hybrid.optimizer.optimizer_hooks import OptimizerHooks, refuse_hooked
+from fastio.hybrid.optimizer.shared_states import SharedStates
 from fastio.hybrid.optimizer.ssd_states import SsdStates
 from fastio.hybrid.optimizer.update_states import HostStates, States
 from fastio.hybrid.planning.backward_prefetch import copies
@@ -37,6 +40,10 @@ from fastio.hybrid.simulation import machines
 from fastio.offload.stores.block_store import BlockStore
 from fastio.sizes import format_size, parse_size
 
+_NOT_REDUCED = (
+    "gradients differ between ranks that share parameters: call the model in "
+    "torch.nn.parallel.DistributedDataParallel(model), which averages them"
+)
 MACHINE = machines.A100  # its simulated costs are used if this machine cannot be measured
 
 
@@ -60,6 +67,13 @@ class Hybrid:
     gradient bytes that may stay there, 0 to 1. ``planner``: see :func:`fastio.hybrid.plan`. ``optimizer_store``: a
     folder (or block devices, see :class:`fastio.offload.BlockStore`) for the optimizer's state; gradients in host
     memory are then pages of a file there.
+
+    ``process_group``: the ranks of one machine, one process each, that share one host copy of parameters, gradients and
+    optimizer state, as many bytes as one rank would have; each updates its slice. All of them make a Hybrid of the same
+    model and optimizer, with the values of the first rank, train the model in DistributedDataParallel, and step
+    together. What one rank writes to a parameter, all see. A rank that ends makes the next step of the others raise
+    HybridError; one that is silent does so after the time limit of the group, which must be able to exchange CPU
+    tensors (gloo). Without it, each rank has a copy of its own.
 
     ``device``: "cuda" is the default if there is one. "cpu" uses two buffers of host memory as the two memories, and
     plans with simulated costs. The model's buffers are moved to the device; the caller moves the inputs.
@@ -88,6 +102,7 @@ class Hybrid:
         planner: PlannerName | Planner = "memferry",
         optimizer_store: Path | Sequence[Path] | None = None,
         device: torch.device | str | None = None,
+        process_group: Any = None,
     ) -> None:
         if not isinstance(model, Module):
             raise TypeError(f"model is {kind_of(model)}: expected a torch.nn.Module")
@@ -100,23 +115,31 @@ class Hybrid:
         self._model = model
         self._optimizer = optimizer
         self._device_memory: DeviceMemory = device_memory_for(device)
-        requirements.check_parameters(model, optimizer)
-        groups = parameter_groups(model)
-        sizes = [(name, sum(p.numel() * p.element_size() for _, p in own)) for name, _, own in groups]
-        requirements.check_budget(sizes, self._budget)
+        self._ranks = Ranks(process_group)
+        if self._ranks.count > 1:
+            requirements.check_shared(gradient_reserve, optimizer_store)
+        with self._ranks.together("making a Hybrid", "the models or optimizers of the ranks differ") as numbers:
+            requirements.check_parameters(model, optimizer)
+            groups = parameter_groups(model)
+            sizes = [(name, sum(p.numel() * p.element_size() for _, p in own)) for name, _, own in groups]
+            requirements.check_budget(sizes, self._budget)
+            for name, p in (pair for *_, own in groups for pair in own):
+                numbers.append(zlib.crc32(f"{name} {p.dtype} {p.requires_grad} {tuple(p.shape)} {p.stride()}".encode()))
         store = None if optimizer_store is None else BlockStore(optimizer_store)
         self._finalizer = weakref.finalize(self, store.close if store is not None else _nothing)
 
-        self._layers, self._flat_buffer = move_to_host(groups, self._device_memory)
+        with self._ranks.together("moving parameters to shared memory"):
+            self._layers, self._flat_buffer = move_to_host(groups, self._device_memory, self._ranks)
         slots = [slot for layer in self._layers for slot in layer.slots]
         self._slots: dict[torch.Tensor, Slot] = {slot.parameter: slot for slot in slots}
         trained = [slot for slot in slots if slot.parameter.requires_grad]
         folder = store.places[0] if store is not None and os.path.isdir(store.places[0]) else None
         self._gradients = GradientCopies(
             trained,
-            FlatBuffer(self._flat_buffer.nbytes, self._device_memory, folder),
+            FlatBuffer(self._flat_buffer.nbytes, self._device_memory, folder, self._ranks),
             self._device_memory,
             list(model.modules()),
+            shared=self._ranks.count > 1,
         )
         if gradient_reserve < 1:
             self._gradients.put_on_host(trained)
@@ -125,11 +148,13 @@ class Hybrid:
         state_to_host(optimizer)
         cpu_optimizer = CpuOptimizer(optimizer, fuse=self._device_memory.pin_for is not None)
         gradients = list(self._gradients.by_parameter.values())
-        self._states: States = (
-            HostStates(optimizer, cpu_optimizer, gradients)
-            if store is None
-            else SsdStates(store, optimizer, cpu_optimizer, gradients)
-        )
+        self._states: States
+        if store is not None:
+            self._states = SsdStates(store, optimizer, cpu_optimizer, gradients)
+        elif self._ranks.count > 1:
+            self._states = SharedStates(optimizer, cpu_optimizer, gradients, self._ranks)
+        else:
+            self._states = HostStates(optimizer, cpu_optimizer, gradients)
         self.plan: Plan | None = None
         self._costs: list[LayerCosts] | None = None
         self._steps = 0
@@ -169,13 +194,16 @@ class Hybrid:
     def _update(self) -> None:
         groups = {p: number for number, group in enumerate(self._optimizer.param_groups) for p in group["params"]}
         self._refuse_closed()
-        self._module_hooks.refuse_forked()
-        requirements.check_unchanged(self._model, groups, self._slots, self._gradients.by_parameter)
-        self._gradients.finish_moves()
-        self._device_memory.synchronize()
-        reached = self._gradients.reached_parameters()
-        # Before anything is changed, because it may raise. A step without backward gives no information.
-        next_phase = self._next_phase(reached) if self.plan is None and reached else None
+        with self._ranks.together("a step", _NOT_REDUCED) as numbers:  # after it, no rank reads parameters
+            self._module_hooks.refuse_forked()
+            requirements.check_unchanged(self._model, groups, self._slots, self._gradients.by_parameter)
+            self._gradients.finish_moves()
+            self._device_memory.synchronize()
+            reached = self._gradients.reached_parameters()
+            # Before anything is changed, because it may raise. A step without backward gives no information.
+            next_phase = self._next_phase(reached) if self.plan is None and reached else None
+            if self._ranks.count > 1 and not self._steps:
+                numbers += [int(fingerprint(p.grad).sum()) for p in groups if p.grad is not None]
         changed = [p for p in groups if p.grad is not None]
         try:
             self._states.step(self._gradients, groups)
@@ -238,6 +266,8 @@ class Hybrid:
             self._optimizer_hooks.close()
             self._gradients.close()
             self._states.close()
+            if self._ranks.count > 1:
+                self._unshare()
             self._finalizer()
 
     def __enter__(self) -> Hybrid:
@@ -256,6 +286,13 @@ class Hybrid:
     def _refuse_closed(self) -> None:
         if not self._finalizer.alive:
             raise HybridError("this Hybrid is closed: make another, or call the optimizer's own step")
+
+    def _unshare(self) -> None:
+        """Give this process a copy of the parameters of its own."""
+        own = FlatBuffer(self._flat_buffer.nbytes, self._device_memory)
+        own.bytes(0, own.nbytes).copy_(self._flat_buffer.bytes(0, own.nbytes))
+        for slot in self._slots.values():
+            slot.parameter.data = own.device_view(slot.offset, slot.host)
 
     def _next_phase(self, reached: set[torch.Tensor]) -> Callable[[], None]:
         """Return what to do after this step: measure the next step, or use a plan."""

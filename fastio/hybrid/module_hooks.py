@@ -44,12 +44,14 @@ class ModuleHooks:
 
     Threads take turns: a pass that begins during another thread's pass or update raises HybridError, because both use
     the same parameters. ``owner``: a process; in a process forked from it, a pass that may have a backward raises
-    HybridError too.
+    HybridError too. So does a replica of a module, as ``nn.DataParallel`` makes them: each device would have all
+    parameters.
     """
 
     def __init__(self, modules: Iterable[Module], listener: ForwardListener, owner: int | None = None) -> None:
         self.listener = listener
         self._known = {id(module): module for module in modules}
+        self._hook_dicts = {id(module._forward_hooks) for module in self._known.values()}  # a replica has the same one
         self._running: list[Module] = []
         self._thread = 0  # thread of the latest pass or update
         self._updating = False
@@ -117,6 +119,12 @@ class ModuleHooks:
 
     def _enter(self, module: Module) -> None:
         if id(module) not in self._known or torch.compiler.is_compiling():
+            if "_is_replica" in module.__dict__ and id(module._forward_hooks) in self._hook_dicts:
+                raise HybridError(
+                    "torch.nn.DataParallel copies all parameters to every device: use "
+                    "torch.nn.parallel.DistributedDataParallel, a process for each device, and "
+                    "Hybrid(process_group=...), by which they share one host copy"
+                )
             return
         if torch.is_grad_enabled():
             self.refuse_forked()

@@ -35,6 +35,20 @@ def check_budget(layers: Sequence[tuple[str, int]], nbytes: int | None) -> None:
         )
 
 
+def check_shared(gradient_reserve: float, optimizer_store: object) -> None:
+    """Raise HybridError for settings that ranks with one host copy cannot have."""
+    if gradient_reserve < 1:
+        raise HybridError(
+            f"gradient_reserve is {gradient_reserve}, and ranks that share memory add up gradients on their devices: "
+            f"leave it 1, or leave process_group out, which gives each rank a host copy of its own"
+        )
+    if optimizer_store is not None:
+        raise HybridError(
+            "optimizer_store is for one process, and process_group shares the optimizer's state in memory: leave one "
+            "of them out"
+        )
+
+
 def check_unchanged(
     model: Module,
     updated: Iterable[torch.Tensor],

@@ -14,6 +14,7 @@ from fastio_bench.harness.command_run import CommandRun
 from fastio_bench.harness.fresh_process import ChildError
 from fastio_bench.harness.rounds import Failure, describe
 from fastio_bench.hybrid import gpu
+from fastio_bench.hybrid import ranks as hybrid_ranks
 from fastio_bench.hybrid import store as hybrid_store
 from fastio_bench.hybrid.job import Job
 from fastio_bench.papers import (
@@ -30,7 +31,7 @@ _FILES = 3  # files of the parameters' size on the disk at once: gradients and A
 _MEMORIES = 6  # times the parameters' bytes: the memory of plain training with its temporaries
 
 
-def hybrid(command: CommandRun, store: bool, parameters: int | None, steps: int | None) -> None:
+def hybrid(command: CommandRun, store: bool, ranks: bool, parameters: int | None, steps: int | None) -> None:
     """Hybrid training: speed and memory against ZeRO-Offload, and the optimizer's state on disk."""
     steps = steps or (_QUICK_STEPS if command.quick else 20)
     if store:
@@ -40,6 +41,8 @@ def hybrid(command: CommandRun, store: bool, parameters: int | None, steps: int 
             sizes = f"{nbytes / 1e9:,.3f} GB of parameters instead of {asked / 1e9:,.3f} GB"
             command.report.notes.append(f"{sizes}, {room.WANT}")
         _measure_store(command, Job(nbytes, steps))
+    elif ranks:
+        _measure_ranks(command, parameters or _QUICK_BYTES, steps)
     else:
         _simulate(command, steps)
 
@@ -74,6 +77,20 @@ def _simulate(command: CommandRun, steps: int) -> None:
         return drawn
 
     command.run(work, draw=draw)
+
+
+def _measure_ranks(command: CommandRun, nbytes: int, steps: int) -> None:
+    command.report.mode = "ranks"
+    command.report.settings |= {"nbytes": nbytes, "steps": steps}
+
+    def work(folder: Path) -> None:
+        with command.meter([1.0] * len(hybrid_ranks.WAYS)) as tell:
+            try:
+                command.report.tables.append(hybrid_ranks.measure(folder, nbytes, steps, tell))
+            except ChildError as error:
+                command.report.failures.append(Failure("two ranks", "AdamW", "hybrid", 0, describe(error)))
+
+    command.run(work)
 
 
 def _measure_store(command: CommandRun, job: Job) -> None:

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--optimizer-store", "store", is_flag=True, help="Instead: AdamW with its state on disk, measured.")
-@click.option("--parameters", metavar="SIZE", callback=as_some_bytes, help="Of the model on disk.  [default: 1.2GB]")
+@click.option("--ranks", is_flag=True, help="Instead: two ranks on the CPU that share one host copy, measured.")
+@click.option(
+    "--parameters", metavar="SIZE", callback=as_some_bytes, help="Of the model.  [default: 1.2GB; ranks: 200MB]"
+)
 @click.option("--steps", type=click.IntRange(2), help="Steps to train; 20, with --quick 5.")
 @common
 def hybrid(command: CommandRun, **given: Any) -> None:

@@ -197,3 +197,13 @@ def test_different_bits_miss_the_goal(capsys: pytest.CaptureFixture[str]) -> Non
     slow = Run(one.digest, [1.0, 1.0], [(5, 5)], 10, 600 << 20)
     goals = {goal.against: goal.met for goal in store.goals(Job(1, 2), Stored(one, slow, slow, 0.5, "limit"))}
     assert goals == {"plain training's bits": True, "disk limit": False, "memory beyond the parameters": False}
+
+
+@pytest.mark.slow
+def test_two_ranks_share_one_host_copy_with_the_bits_of_plain_training(tmp_path: Path) -> None:
+    result = invoke("--dir", tmp_path, "--ranks", "--parameters", "34MB", "--steps", 4, "--json")
+    (table,) = json.loads(result.stdout)["exhibits"]
+    plain, own, shared = table["rows"]
+    assert [row[-1] for row in table["rows"]] == ["yes"] * 3
+    copies = table["columns"].index("host copies x parameters*")
+    assert shared[copies] < plain[copies] < own[copies]

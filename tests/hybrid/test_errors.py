@@ -244,3 +244,13 @@ def test_close_restores_the_optimizer() -> None:
     assert not torch.equal(step_before[0], next(model.parameters()))
     with pytest.raises(HybridError, match="closed"):
         hybrid.step()
+
+
+def test_data_parallel_replica_raises_an_error_that_names_ddp() -> None:
+    model = MODELS["mlp"]()
+    hybrid = of(model)
+    child = model._replicate_for_data_parallel()._modules["0"]._replicate_for_data_parallel()
+    child._parameters = dict(model[0]._parameters)
+    with pytest.raises(HybridError, match=r"copies all parameters.*DistributedDataParallel.*process_group"):
+        child(batch(model)[0])
+    step(model, hybrid)

@@ -1,8 +1,15 @@
-"""The task of each of two ranks: the same training, plain and hybrid, under DistributedDataParallel."""
+"""Tasks of two ranks: the same training, plain and hybrid, under DistributedDataParallel."""
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import ctypes
+import datetime
+import gc
+import os
+import re
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,33 +18,38 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import fastio
 from fastio.hybrid import Hybrid, manager
-from hybrid_training import MODELS, LateDeviceMemory, adamw, batch, rotated
+from hybrid_training import MODELS, OPTIMIZERS, LateDeviceMemory, adamw, batch, cloned, rotated
+
+STEPS = 6
+_M_MMAP_THRESHOLD = -3  # malloc.h
 
 
-def train(rank: int, port: int, out: str) -> None:
-    """Train, and save the states of models and optimizers into the folder ``out``."""
-    torch.set_num_threads(1)
+@contextlib.contextmanager
+def late_copies() -> Iterator[None]:
+    """Device copies that run as late as they may."""
+    before = manager.device_memory_for
     manager.device_memory_for = lambda device: LateDeviceMemory()
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     try:
-        for hybrid, as_view in itertools.product((False, True), repeat=2):
-            name = f"{'hybrid' if hybrid else 'plain'}-{'view' if as_view else 'copy'}-{rank}.pt"
-            torch.save(_states(rank, hybrid, as_view), Path(out) / name)
+        yield
     finally:
-        dist.destroy_process_group()
+        manager.device_memory_for = before
 
 
-def _states(rank: int, hybrid: bool, as_view: bool) -> Any:
-    torch.manual_seed(rank)
+def states(how: str, as_view: bool, optimizer_of: str = "") -> Any:
+    """Train ``how``: "plain", "hybrid", or "shared" by the ranks; return the states of model and optimizer."""
+    torch.manual_seed(dist.get_rank())
     model = MODELS["transformer"]()
-    optimizer = adamw(model)
+    optimizer = OPTIMIZERS[optimizer_of](model) if optimizer_of else adamw(model)
     stepper: Any = optimizer
-    if hybrid:
-        stepper = Hybrid(model, optimizer, planner=rotated(0), gradient_reserve=0.5, device="cpu")
+    if how != "plain":
+        own: dict[str, Any] = {"process_group": dist.group.WORLD} if how == "shared" else {"gradient_reserve": 0.5}
+        with late_copies():
+            stepper = Hybrid(model, optimizer, planner=rotated(0), device="cpu", **own)
     wrapped = DistributedDataParallel(model, gradient_as_bucket_view=as_view)
-    torch.manual_seed(10 + rank)
-    for number in range(6):
+    torch.manual_seed(10 + dist.get_rank())
+    for number in range(STEPS):
         optimizer.zero_grad()
         if number % 2:
             with wrapped.no_sync():
@@ -45,9 +57,144 @@ def _states(rank: int, hybrid: bool, as_view: bool) -> Any:
         _backward(wrapped, model)
         nn.utils.clip_grad_norm_(wrapped.parameters(), 0.5)
         stepper.step()
-    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    found = cloned({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    if how != "plain":
+        stepper.close()
+        assert torch.equal(torch.cat([p.flatten() for p in model.parameters()]), _flat(found["model"], model))
+    return found
+
+
+def resumed(folder: str) -> Any:
+    """Train, save from rank 1, load into another shared Hybrid on both, and train on; and the same, plain."""
+    found = {}
+    for how in ("plain", "shared"):
+        path = Path(folder) / f"{how}.pt"
+        for part in range(2):
+            torch.manual_seed(part)
+            model = MODELS["mlp"]()
+            optimizer = OPTIMIZERS["adam"](model)
+            group = {"process_group": dist.group.WORLD}
+            hybrid = Hybrid(model, optimizer, device="cpu", **group) if how == "shared" else None
+            wrapped = DistributedDataParallel(model)
+            if part:
+                state = fastio.load(path)
+                model.load_state_dict(state["model"])
+                optimizer.load_state_dict(state["optimizer"])
+            torch.manual_seed(20 + 2 * part + dist.get_rank())
+            for _ in range(3):
+                _step(wrapped, model, optimizer)
+            if part == 0 and dist.get_rank() == 1:
+                fastio.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+            dist.barrier()
+        found[how] = cloned({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+        del hybrid
+    return found
+
+
+def memory(shared: bool) -> tuple[int, int, int]:
+    """Bytes of the parameters; proportional bytes that training added; those of them in Hybrid's shared memory."""
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_M_MMAP_THRESHOLD, 65536)  # larger blocks go back to the system when they are freed
+    _wide_training(8, shared).close()  # loads what a first training loads for good
+    gc.collect()
+    libc.malloc_trim(0)
+    before = _pss()[0]
+    dist.barrier()
+    hybrid = _wide_training(1024, shared)
+    dist.barrier()
+    after, in_files = _pss()
+    dist.barrier()
+    nbytes = sum(p.nbytes for p in hybrid._model.parameters())
+    hybrid.close()
+    return nbytes, after - before, in_files
+
+
+def _wide_training(width: int, shared: bool) -> Hybrid:
+    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(4)))
+    optimizer = adamw(model)
+    group = {"process_group": dist.group.WORLD} if shared else {}
+    hybrid = Hybrid(model, optimizer, device="cpu", planner=lambda costs: ["DHA" for _ in costs], **group)
+    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    for _ in range(2):
+        optimizer.zero_grad()
+        wrapped(torch.randn(4, width)).square().mean().backward()
+        hybrid.step()
+    return hybrid
+
+
+def _pss() -> tuple[int, int]:
+    """Proportional bytes of this process, and those of Hybrid's memory files."""
+    total = in_files = 0
+    mapping = ""
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            mapping = line
+        elif line.startswith("Pss:"):
+            nbytes = int(line.split()[1]) * 1024
+            total += nbytes
+            in_files += nbytes if "memfd:fastio-hybrid" in mapping else 0
+    return total, in_files
+
+
+def error_of(what: str) -> str:
+    """What a shared training says, if ``what`` is wrong with it."""
+    torch.manual_seed(0)
+    rank = dist.get_rank()
+    model: Any = MODELS["cnn" if what == "model" and rank else "mlp"]()
+    settings: dict[str, Any] = {"reserve": {"gradient_reserve": 0.5}, "store": {"optimizer_store": "."}}.get(what, {})
+    if what == "silent":
+        settings["process_group"] = dist.new_group(timeout=datetime.timedelta(seconds=1))
+    optimizer = adamw(model)
+    try:
+        hybrid = Hybrid(model, optimizer, device="cpu", **{"process_group": dist.group.WORLD, **settings})
+        wrapped = model if what == "no reduction" else DistributedDataParallel(model)
+        torch.manual_seed(rank)
+        _step(wrapped, model, optimizer)
+        if what == "one fails" and rank:
+            model[0].weight.data = model[0].weight.data.clone()
+        if what == "load on one" and rank:
+            optimizer.load_state_dict(adamw(model).state_dict())
+        if what == "setting":
+            optimizer.param_groups[0]["amsgrad"] = True
+            optimizer.state.clear()
+        if what == "killed" and rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what in ("killed", "silent"):
+            if rank == 0:
+                hybrid.step()
+            return ""
+        _step(wrapped, model, optimizer)
+    except (RuntimeError, fastio.FastIOError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def writes_after_close() -> float:
+    """Rank 0 writes to a parameter after both have closed; what each rank then has in it."""
+    model = MODELS["mlp"]()
+    hybrid = Hybrid(model, adamw(model), device="cpu", process_group=dist.group.WORLD)
+    with torch.no_grad():
+        model[0].bias.fill_(1.0)
+    dist.barrier()
+    hybrid.close()
+    dist.barrier()
+    if dist.get_rank() == 0:
+        with torch.no_grad():
+            model[0].bias.fill_(2.0)
+    dist.barrier()
+    return float(model[0].bias[0])
+
+
+def _step(wrapped: nn.Module, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    _backward(wrapped, model)
+    optimizer.step()
 
 
 def _backward(wrapped: nn.Module, model: nn.Module) -> None:
     inputs, labels = batch(model)
     nn.functional.cross_entropy(wrapped(inputs), labels).backward()
+
+
+def _flat(state: dict[str, torch.Tensor], model: nn.Module) -> torch.Tensor:
+    return torch.cat([state[name].flatten() for name, _ in model.named_parameters()])

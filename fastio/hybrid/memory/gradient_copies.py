@@ -64,13 +64,14 @@ class CopyCounts:
 class GradientCopies:
     """All gradients, in a buffer laid out like the parameters'. ``close`` removes the hooks.
 
-    ``modules``: the model's.
+    ``modules``: the model's. ``shared``: other ranks copy gradients to the same memory, in their updates.
     """
 
     slots: Sequence[Slot]
     flat_buffer: FlatBuffer
     device_memory: DeviceMemory
     modules: Sequence[Module]
+    shared: bool = False
     counts: CopyCounts = field(default_factory=CopyCounts)
     listener: GradientListener | None = None
 
@@ -186,7 +187,7 @@ class GradientCopies:
 
     def _copies_early(self, gradient: Gradient) -> bool:
         """Return whether to copy a gradient that stays on the device now. Moved ones need the link in backward."""
-        early = self.device_memory.asynchronous and not self._any_on_host
+        early = self.device_memory.asynchronous and not self._any_on_host and not self.shared
         return early and gradient.times == gradient.usual and not gradient.useless
 
 

@@ -18,6 +18,7 @@ from fastio.hybrid.errors import HybridError
 from fastio.hybrid.memory.device_memory import DeviceMemory, PendingCopy
 from fastio.hybrid.memory.flat_buffer import FlatBuffer, is_dense, lay_out
 from fastio.hybrid.memory.freed_memory import FreedMemory
+from fastio.hybrid.memory.ranks import Ranks
 from fastio.hybrid.planning.costs import DHA
 
 
@@ -117,15 +118,16 @@ def _refuse_fixed_types(parameters: Iterable[Parameter], device: torch.device) -
         )
 
 
-def move_to_host(groups: Sequence[Group], device_memory: DeviceMemory) -> tuple[list[Layer], FlatBuffer]:
+def move_to_host(groups: Sequence[Group], device_memory: DeviceMemory, ranks: Ranks) -> tuple[list[Layer], FlatBuffer]:
     """Move these parameters into one host buffer, where they stay; return a layer per module.
 
-    Each parameter is copied and its old memory freed before the next, so little is in memory twice.
+    Each parameter is copied and its old memory freed before the next, so little is in memory twice. Ranks that share
+    the buffer get the values of the first of them.
     """
     parameters = [parameter for *_, own in groups for _, parameter in own]
     _refuse_fixed_types(parameters, device_memory.device)
     offsets, end = lay_out(p.numel() * p.element_size() for p in parameters)
-    flat_buffer = FlatBuffer(end, device_memory)
+    flat_buffer = FlatBuffer(end, device_memory, ranks=ranks)
     place = iter(offsets)
     layers = []
     freed = FreedMemory()
@@ -136,7 +138,8 @@ def move_to_host(groups: Sequence[Group], device_memory: DeviceMemory) -> tuple[
             # Without gaps and in the same stride order: a matrix's memory order affects how products round.
             like = parameter.data if is_dense(parameter) else parameter.data.clone()
             host = flat_buffer.view(offset, like)
-            host.copy_(like)
+            if ranks.index == 0:
+                host.copy_(like)
             slot = Slot(full, parameter, offset, host, flat_buffer.device_view(offset, like), layer)
             parameter.data = slot.device_view
             layer.slots.append(slot)

@@ -60,7 +60,7 @@ class HostStates:
                     part.master.grad = None
             for part in parts:
                 if not part.is_whole:
-                    _put_back(part, states[part.master], kept[part.slot.parameter])
+                    put_back(part, states[part.master], kept[part.slot.parameter])
         for parameter in new:
             if not kept[parameter]:  # plain SGD has none
                 del kept[parameter]
@@ -106,7 +106,7 @@ def _can_cut(part: Part, state: State) -> bool:
     return bool(tensors) and alike and all(value is not None for value in state.values())
 
 
-def _put_back(part: Part, updated_state: State, state: State) -> None:
+def put_back(part: Part, updated_state: State, state: State) -> None:
     """Put what the update made of a part's state into the parameter's; its numbers after the last part."""
     for name, value in updated_state.items():
         if isinstance(value, torch.Tensor) and value.dim() > 0:
