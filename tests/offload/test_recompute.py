@@ -20,7 +20,9 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from accelerators import DEVICE, keep_busy, torch_module
 from fastio.offload.manager import Offload
 from fastio.offload.recompute import recomputation
+from fastio.offload.recompute.calls import key_of
 from fastio.offload.recompute.recipe import ChangedInputError
+from fastio.offload.recompute.recorder import Recorder
 from fastio.offload.stores.tiers import ActivationLostError
 from offloading import cnn, gradients, mlp, noise, same, seeded, trained, transformer
 from slow_store import SlowStore
@@ -138,22 +140,41 @@ def test_optimal_recomputes_what_is_cheaper_than_moving(name: str) -> None:
     sizes = [nbytes for op, _, nbytes in store.log if op == "write"]
     dear = DearStore()
     offload = Offload(store=dear, policy="optimal", budget=max(*sizes, sum(sizes) // 2), codec="none")
-    recomputed = 0
-    for _ in range(3):
-        recomputed = offload.counts.recomputed
+    steps, is_followed = 0, False
+    while steps < 3 or not is_followed:  # the times that a pass measured may change the plan
+        before, recomputed = offload.report().planned, offload.counts.recomputed
         plain = trained(model, loss)
         same(trained(model, loss, offload), plain)
-    planned = offload.report().planned
+        planned = offload.report().planned
+        steps, is_followed = steps + 1, planned is before
+        assert steps < 20
     assert planned is not None
     assert (offload.counts.recomputed > recomputed) == (len(planned.recomputed) > 0)
     if name not in RECURRENT:
         assert planned.recomputed
         assert "are recomputed" in str(offload.report())
     assert not set(planned.recomputed) & set(planned.selected)
-    written = {event.ordinal for event in offload.report().events if event.op == "write" and event.step == 3}
+    written = {event.ordinal for event in offload.report().events if event.op == "write" and event.step == steps}
     assert written <= set(planned.selected)
     assert offload.saved_tensors_alive == 0
     assert not dear.blobs
+
+
+def test_memory_of_what_was_written_to_is_not_taken_for_written_to_once_others_have_it() -> None:
+    """In the steady state only the calls that the plan repeats are recorded; of others nothing tells that they ran."""
+    recorder = Recorder(lambda storage: None)
+    recorder.install()
+    recorder.wanted = frozenset()
+    try:
+        for _ in range(50):
+            torch.zeros(1024).add_(1)
+            assert not recorder.is_written_unseen(key_of(torch.arange(1024.0)))
+        written = torch.arange(1024.0)
+        key = key_of(written)
+        written.data.add_(1)
+        assert recorder.is_written_unseen(key)
+    finally:
+        recorder.remove()
 
 
 @pytest.mark.parametrize("policy", ["all", "flashneuron", "fastensor", "vdnn-all"])

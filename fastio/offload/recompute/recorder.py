@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fastio._native import WeakStorage
 from fastio.offload.autograd.trace import OperatorCall
 from fastio.offload.autograd.version_counters import counter_of
 from fastio.offload.recompute.calls import Call, Key, is_plain, note
@@ -36,7 +37,8 @@ class Recorder:
         self.judge: Callable[..., Any] | None = None  # called with each operator's output, operator and arguments
         self._before_write = before_write
         self._made: defaultdict[int, dict[Key, tuple[Call, int, Any]]] = defaultdict(dict)  # by storage, and by key
-        self._writers: defaultdict[int, set[int]] = defaultdict(set)  # version counters by storage
+        # Version counters by storage. The reference keeps the storage's address from others, which nobody wrote to.
+        self._writers: dict[int, tuple[WeakStorage, set[int]]] = {}
         self._calls: dict[Any, int] = {}
 
     def install(self) -> None:
@@ -68,7 +70,7 @@ class Recorder:
 
     def is_written_unseen(self, key: Key) -> bool:
         """Return whether something wrote to these bytes that their version counter does not show (``.data``)."""
-        return not self._writers.get(key[0], set()) <= {key[1]}
+        return key[0] in self._writers and self._writers[key[0]][1] != {key[1]}
 
     def record(self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Note an operator that has run."""
@@ -83,18 +85,19 @@ class Recorder:
         verdict = self.judge(out, func, args, kwargs) if self.judge is not None else None
         for index, made in enumerate(call.outputs):
             if made is not None:
-                if made.key[0] not in self._made:
-                    self._writers.pop(made.key[0], None)
                 self._made[made.key[0]].setdefault(made.key, (call, index, verdict))
 
     def note_writes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what an operator is about to write to."""
         for tensor in written(func, args, kwargs):
             if is_plain(tensor):
-                storage = tensor.untyped_storage()._cdata
-                self._before_write(storage)
-                self._made.pop(storage, None)
-                self._writers[storage].add(counter_of(tensor))
+                storage = tensor.untyped_storage()
+                address = storage._cdata
+                self._before_write(address)
+                self._made.pop(address, None)
+                if address not in self._writers:
+                    self._writers[address] = WeakStorage(storage), set()
+                self._writers[address][1].add(counter_of(tensor))
 
 
 def _dispatched(name: str, keys: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
