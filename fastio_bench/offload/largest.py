@@ -12,10 +12,10 @@ from fastio_bench.offload.depth import search
 from fastio_bench.offload.limited import LimitedTraining, Trained
 from fastio_bench.report.table import SIMULATED, Cell, ResultTable
 from fastio_bench.workloads.objects import MIB
-from fastio_bench.workloads.paper_networks import BERT, FLASHNEURON, TOY, VIT, PaperNetwork
+from fastio_bench.workloads.paper_networks import BERT, DEEP_TOY, FLASHNEURON, TOY, VIT, PaperNetwork
 
 BATCH, DEPTH = "batch", "depth"
-NETWORKS = {network.name: network for network in (*FLASHNEURON, BERT, VIT, TOY)}
+NETWORKS = {network.name: network for network in (*FLASHNEURON, BERT, VIT, TOY, DEEP_TOY)}
 QUICK = (BERT.name,)
 _STEPS = 2  # the second one has the first one's gradients and the optimizer's state beside it
 _BEGIN = {BATCH: 12, DEPTH: 25}  # the search with offload begins at so many times plain's

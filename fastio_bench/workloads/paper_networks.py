@@ -9,7 +9,7 @@ the papers' depth and less width. What the papers don't give is assumed as in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -211,3 +211,4 @@ BERT = PaperNetwork(
 )
 VIT = PaperNetwork("ViT-H/14", (64, 15.0), 32, partial(vit, 64, 16), partial(_images, 56), _SGD, _A100 // 1280, 31.25)
 TOY = PaperNetwork("Toy", (0, 20.0), 3, toy, partial(_images, 16), _SGD, 8 << 20, 31.25)
+DEEP_TOY = replace(TOY, name="Toy, 64 convolutions", depth=64)
