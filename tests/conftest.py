@@ -95,11 +95,18 @@ def compiler() -> str:
     return path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Iterator[Server]:
     """A server that starts programs with injected faults."""
     folder = tmp_path_factory.mktemp("server")
     with Server(folder, build_shim(compiler, folder)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that starts programs without a library that injects faults."""
+    with Server(tmp_path_factory.mktemp("plain-server"), None) as running:
         yield running
 
 

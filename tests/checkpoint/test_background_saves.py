@@ -103,27 +103,31 @@ def test_error_of_the_thread_is_raised_by_the_next_call(folder: Path, monkeypatc
         assert again.steps() == [0]
 
 
-@pytest.mark.parametrize("fails", [True, False])
-def test_program_that_exits_finishes_the_write_or_prints_its_error(folder: Path, fails: bool) -> None:
+def test_program_that_exits_finishes_its_writes_and_prints_their_errors(folder: Path, tmp_path: Path) -> None:
+    """One write succeeds and one fails, both after the program's last line; in an interpreter that really exits."""
+    failing = tmp_path / "failing"
     code = f"""
+import time
 import torch
 from fastio.checkpoint.saving import writing
 from fastio.checkpoint import Checkpointer
 save = writing.save_layout
 def slow(*arguments):
-    import time
     time.sleep(0.5)
-    if {fails}:
+    if any({str(failing)!r} in str(argument) for argument in arguments):
         raise OSError(5, "the disk is gone")
     return save(*arguments)
 writing.save_layout = slow
-checkpointer = Checkpointer({str(folder)!r})
-checkpointer.save(7, {{"tensor": torch.arange(5)}})
+checkpointers = [Checkpointer({str(failing)!r}), Checkpointer({str(folder)!r})]
+for checkpointer in checkpointers:
+    checkpointer.save(7, {{"tensor": torch.arange(5)}})
 """
     ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    with Checkpointer(folder) as checkpointer:
-        assert checkpointer.steps() == ([] if fails else [7])
-    assert ("the disk is gone" in ended.stderr) == fails, ended.stderr
+    for written, steps in ((failing, []), (folder, [7])):
+        with Checkpointer(written) as checkpointer:
+            assert checkpointer.steps() == steps
+    assert "the disk is gone" in ended.stderr, ended.stderr
+    assert ended.stderr.count("could not be saved") == 1, ended.stderr
 
 
 def test_snapshot_memory_is_allocated_once(folder: Path) -> None:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,14 +19,6 @@ from fastio.checkpoint import Checkpointer
 from fastio.errors import CheckpointError, FolderInUseError
 from faults import Server
 from trainings import is_of, state_of
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("server")
-    with Server(folder, None) as running:
-        yield running
-
 
 # Ctrl-C
 
@@ -161,9 +153,9 @@ def test_second_writer_in_one_process_raises(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("child", [False, True], ids=["alone", "beside a child of its own"])
-def test_lock_refuses_other_processes_and_ends_with_its_own(server: Server, tmp_path: Path, child: bool) -> None:
+def test_lock_refuses_other_processes_and_ends_with_its_own(plain_server: Server, tmp_path: Path, child: bool) -> None:
     folder, ready = tmp_path / "run", tmp_path / "ready"
-    holder = server.start("checkpoints.hold", folder=str(folder), ready=str(ready), child=child)
+    holder = plain_server.start("checkpoints.hold", folder=str(folder), ready=str(ready), child=child)
     while not ready.exists():
         time.sleep(0.001)
     with pytest.raises(FolderInUseError, match=rf"run: process {holder.pid} on .* is writing checkpoints here"):

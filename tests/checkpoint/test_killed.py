@@ -46,7 +46,7 @@ def one_thread() -> Iterator[None]:
     ids=["full", "incremental", "by a process"],
 )
 def test_newest_complete_step_is_restored_after_a_kill(
-    tmp_path: Path, incremental: bool, writer: str, kills: int
+    plain_server: Server, tmp_path: Path, incremental: bool, writer: str, kills: int
 ) -> None:
     chance = random.Random(f"{incremental}")
     by_thread = writer == "thread"
@@ -54,42 +54,41 @@ def test_newest_complete_step_is_restored_after_a_kill(
     reference = trainings.with_history(trainings.make())
     random_state = reference["random"].state_dict()
     torn = newer = late = 0
-    with Server(tmp_path, None) as server:
-        server.prepare_training()
-        for turn in range(kills):
-            ready.unlink(missing_ok=True)
-            child = server.start(
-                "checkpoints.train_forever",
-                folder=str(folder),
-                ready=str(ready),
-                incremental=incremental,
-                writer=writer,
-            )
-            wanted = chance.randrange(1, 4)
-            while _lines(ready) < wanted:
-                time.sleep(0.0005)
-            delay = chance.uniform(0, LONGEST)
-            time.sleep(delay)
-            os.kill(child.pid, signal.SIGKILL)
-            outcome = child.wait()
-            where = f"turn {turn}, killed {delay * 1e6:.0f} us after the start of save {wanted}"
-            assert outcome.status == -signal.SIGKILL, f"{where}: {outcome.stderr}"
-            known = int(ready.read_text().split("\n")[-2])
+    plain_server.prepare_training()
+    for turn in range(kills):
+        ready.unlink(missing_ok=True)
+        child = plain_server.start(
+            "checkpoints.train_forever",
+            folder=str(folder),
+            ready=str(ready),
+            incremental=incremental,
+            writer=writer,
+        )
+        wanted = chance.randrange(1, 4)
+        while _lines(ready) < wanted:
+            time.sleep(0.0005)
+        delay = chance.uniform(0, LONGEST)
+        time.sleep(delay)
+        os.kill(child.pid, signal.SIGKILL)
+        outcome = child.wait()
+        where = f"turn {turn}, killed {delay * 1e6:.0f} us after the start of save {wanted}"
+        assert outcome.status == -signal.SIGKILL, f"{where}: {outcome.stderr}"
+        known = int(ready.read_text().split("\n")[-2])
 
-            late += any(folder.glob("step-*/changes.1.pt"))
-            torn += any(not (step / "manifest.json").exists() for step in folder.glob("step-*"))
-            state = trainings.with_history(trainings.make(seed=1))
-            with Checkpointer(folder, read_only=by_thread) as checkpointer:  # else it waits for the writer process
-                steps = checkpointer.steps()
-                for step in steps:
-                    checkpointer.verify(step)
-                restored = checkpointer.restore(into=state)  # pytest makes a warning an error
-            newest = restored.step if restored is not None else 0
-            assert newest == (max(steps) if steps else 0), where
-            assert newest >= known, where
-            newer += newest > known
-            _catch_up(reference, newest, random_state)
-            assert restored is None or trainings.differ(state, reference) == "", where
+        late += any(folder.glob("step-*/changes.1.pt"))
+        torn += any(not (step / "manifest.json").exists() for step in folder.glob("step-*"))
+        state = trainings.with_history(trainings.make(seed=1))
+        with Checkpointer(folder, read_only=by_thread) as checkpointer:  # else it waits for the writer process
+            steps = checkpointer.steps()
+            for step in steps:
+                checkpointer.verify(step)
+            restored = checkpointer.restore(into=state)  # pytest makes a warning an error
+        newest = restored.step if restored is not None else 0
+        assert newest == (max(steps) if steps else 0), where
+        assert newest >= known, where
+        newer += newest > known
+        _catch_up(reference, newest, random_state)
+        assert restored is None or trainings.differ(state, reference) == "", where
     assert reference["step"] > kills // 2  # training made progress
     # The kills hit the intended moments: many during a save, some between a commit and the report of it.
     assert torn > 0 or not by_thread

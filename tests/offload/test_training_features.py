@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch._dynamo.testing
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -107,6 +106,8 @@ def test_ddp_on_two_ranks_gives_the_gradients_of_plain_ddp(tmp_path: Path, small
 @pytest.mark.filterwarnings("ignore:Using `torch.compile:UserWarning", "ignore:a module made by:UserWarning")
 @pytest.mark.parametrize("policy", ["all", "optimal"])
 def test_model_is_compiled_once_for_all_passes(tmp_path: Path, policy: str) -> None:
+    import torch._dynamo.testing  # takes a second, which each process that collects tests would take
+
     torch._dynamo.reset()
     compiled_graphs = torch._dynamo.testing.CompileCounter()
     model, loss = mlp()

@@ -8,7 +8,6 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,12 +22,6 @@ KILLS = {"pt": 120, "safetensors": 40, "npy": 40}  # by night
 WAYS = list(itertools.product(("uring", "posix"), (True, False)))  # (policy, durable), used in turn
 NBYTES = 24 << 20
 LONGEST = 0.05  # seconds: a few saves
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("server"), None) as running:
-        yield running
 
 
 @pytest.mark.parametrize("name", ["it.pt", "it[0-9].pt", "i" * 220])
@@ -56,12 +49,12 @@ def test_next_save_removes_the_leftovers_of_all_killed_writers(tmp_path: Path, n
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [5, pytest.param(1, marks=pytest.mark.nightly)], ids=["some", "all"])
 @pytest.mark.parametrize("form", objects.FORMATS)
-def test_a_killed_save_leaves_a_complete_file(server: Server, tmp_path: Path, form: str, share: int) -> None:
+def test_a_killed_save_leaves_a_complete_file(plain_server: Server, tmp_path: Path, form: str, share: int) -> None:
     # Seeded, so a failure reports its delay; the machine decides whether the same delay hits the same moment again.
     chance = random.Random(form)
     versions = {version: objects.make(version, NBYTES, form) for version in (objects.OLD, objects.NEW)}
     for version in versions:
-        server.prepare(version, NBYTES, form)
+        plain_server.prepare(version, NBYTES, form)
     path, ready = tmp_path / "folder" / f"it.{form}", tmp_path / "ready"
     path.parent.mkdir()
     fastio.save(versions[objects.OLD], path)
@@ -71,7 +64,7 @@ def test_a_killed_save_leaves_a_complete_file(server: Server, tmp_path: Path, fo
     for turn in range(kills):
         policy, durable = WAYS[turn % len(WAYS)]
         ready.unlink(missing_ok=True)
-        child = server.start(
+        child = plain_server.start(
             "save_forever", path=str(path), policy=policy, durable=durable, nbytes=NBYTES, ready=str(ready)
         )
         while not ready.exists():
