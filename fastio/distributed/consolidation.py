@@ -20,7 +20,6 @@ from fastio.formats.detect import SAFETENSORS
 from fastio.models.conversion.chunked_copy import copy_all
 from fastio.models.conversion.commit import commit_file
 from fastio.models.conversion.convert import Conversion, concluded
-from fastio.models.conversion.dcp_source import of_ranks
 from fastio.models.conversion.destinations import check_free, named, new_files
 from fastio.models.conversion.new_file import NewFile
 from fastio.models.model_replacement import replacing_model
@@ -82,6 +81,8 @@ def consolidate(
     ranks = rank_group(group)
     with contextlib.ExitStack() as stack, translate_open_limit("consolidate", name):
         with together(ranks), gc_paused():
+            from fastio.models.conversion.dcp_source import of_ranks  # which imports this package
+
             found = of_ranks(source, None, stack, policy)
             check_free(to, [file.path for file in found.files], force)
             shards = None if mapping is None else _shards(mapping, [tensor.name for tensor in found.tensors])

@@ -1,8 +1,8 @@
 """Plug-ins for existing libraries: fastio moves their checkpoints and weights, in the files they already use.
 
 =================================================== ==================================================================
-:mod:`fastio.integrations.lightning`                ``CheckpointIO`` for ``lightning`` (Trainer and Fabric)
-:mod:`fastio.integrations.pytorch_lightning`        ``CheckpointIO`` for the package ``pytorch_lightning``
+:mod:`fastio.integrations.lightning`                a ``CheckpointIO`` for ``lightning`` (Trainer and Fabric)
+:mod:`fastio.integrations.pytorch_lightning`        a ``CheckpointIO`` for the package ``pytorch_lightning``
 :mod:`fastio.integrations.transformers`             ``transformers.Trainer`` and ``save_pretrained``
 :mod:`fastio.integrations.accelerate`               ``Accelerator.save_state`` and ``load_state``
 ``fastio.integrations.torch_checkpointing``         a storage for ``torch_checkpointing.CheckpointManager``

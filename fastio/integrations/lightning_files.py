@@ -19,7 +19,7 @@ class CheckpointFiles:
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
         """Save a checkpoint durably and atomically, as the file that Lightning would save."""
-        if storage_options is not None or is_url(path):
+        if storage_options is not None or _is_url(path):
             _log.info("%s: saved by Lightning itself", path)
             super().save_checkpoint(checkpoint, path, storage_options)  # type: ignore[misc]
             return
@@ -32,12 +32,11 @@ class CheckpointFiles:
         self, path: str | os.PathLike[str], map_location: Any = "cpu", weights_only: bool | None = None
     ) -> Any:
         """Load a checkpoint, saved with or without fastio; ``weights_only=None`` is as in ``torch.load``."""
-        if is_url(path):
+        if _is_url(path):
             _log.info("%s: loaded by Lightning itself", path)
             return super().load_checkpoint(path, map_location, weights_only)  # type: ignore[misc]
         return api.load(os.path.expanduser(path), map_location, weights_only=weights_only)
 
 
-def is_url(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a URL, which is left to Lightning."""
+def _is_url(path: str | os.PathLike[str]) -> bool:
     return "://" in os.fspath(path)

@@ -21,6 +21,7 @@ else:
 
 # Files that make or state the words; all others ask pip_install.
 MAKERS = {
+    "fastio/integrations/torch_checkpointing.py",  # another library by its name
     "fastio/runtime/installation.py",
     "fastio/runtime/native_part.py",  # of the source tree, by its path
     "fastio/testing/__init__.py",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
-import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -135,105 +134,6 @@ def test_async_checkpoint_io_wraps_the_plug_in(package: Package, tmp_path: Path)
         rest, _ = fitted(package, tmp_path / "ours", 4, [package.ours.FastCheckpointIO()], stopped)
     assert half.losses + rest.losses == model.losses
     assert [one.op for one in transfers].count("save") == 4
-
-
-def test_asynchronous_saves_equal_uninterrupted_training(package: Package, tmp_path: Path) -> None:
-    model, whole = fitted(package, tmp_path / "whole", 4, [])
-    folder = tmp_path / "ours"
-    behind = package.ours.FastAsyncCheckpointIO()
-    with fastio.record() as transfers:
-        half, stopped = fitted(package, folder, 2, [behind])
-        assert os.listdir(folder) == ["step=2.ckpt"], "written and removed when fit returns"
-        rest, end = fitted(package, folder, 4, [behind], stopped)
-    assert half.losses + rest.losses == model.losses
-    assert [one.op for one in transfers].count("save") == 4
-    assert all(one.durable for one in transfers if one.op == "save")
-    last, plain = (torch.load(path, weights_only=True) for path in (end, whole))
-    for part in ("state_dict", "optimizer_states", "lr_schedulers", "hyper_parameters"):
-        assert same(last[part], plain[part])
-
-
-def test_asynchronous_save_has_the_values_of_its_call(package: Package, tmp_path: Path) -> None:
-    plugin = package.ours.FastAsyncCheckpointIO()
-    state = {"x": torch.ones(1 << 20), "losses": [1]}
-    state["view"] = state["x"][:7]
-    plugin.save_checkpoint(state, tmp_path / "deep" / "one.ckpt")
-    state["x"].zero_()
-    state["losses"].append(2)  # type: ignore[attr-defined]
-    loaded = plugin.load_checkpoint(tmp_path / "deep" / "one.ckpt")  # waits
-    assert loaded["x"].sum() == 1 << 20
-    assert loaded["losses"] == [1]
-    assert loaded["view"].untyped_storage().data_ptr() == loaded["x"].untyped_storage().data_ptr()
-    plugin.teardown()
-
-
-def held(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> threading.Event:
-    """Make background writes wait for the event that is returned, and then raise an error if one is given."""
-    module = importlib.import_module("fastio.integrations.background_files")
-    go, write = threading.Event(), module._written
-
-    def wait(file: Any) -> Any:
-        assert go.wait(60)
-        if error is not None:
-            raise error
-        return write(file)
-
-    monkeypatch.setattr(module, "_written", wait)
-    return go
-
-
-def test_removal_waits_for_the_newer_checkpoint(
-    package: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plugin = package.ours.FastAsyncCheckpointIO()
-    plugin.save_checkpoint({"x": torch.ones(3)}, tmp_path / "1.ckpt")
-    plugin.load_checkpoint(tmp_path / "1.ckpt")
-    go = held(monkeypatch)
-    plugin.save_checkpoint({"x": torch.ones(3)}, tmp_path / "2.ckpt")
-    plugin.remove_checkpoint(tmp_path / "1.ckpt")
-    assert os.listdir(tmp_path) == ["1.ckpt"], "a crash would find it"
-    go.set()
-    plugin.teardown()
-    assert os.listdir(tmp_path) == ["2.ckpt"]
-    plugin.save_checkpoint({"x": torch.ones(3)}, tmp_path / "3.ckpt")
-    plugin.remove_checkpoint(tmp_path / "3.ckpt")  # under way, or just written
-    plugin.teardown()
-    assert os.listdir(tmp_path) == ["2.ckpt"]
-
-
-@pytest.mark.parametrize("at", ["save", "load", "teardown"])
-def test_error_of_a_background_write_is_raised_once_and_nothing_is_removed(
-    package: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
-) -> None:
-    plugin = package.ours.FastAsyncCheckpointIO()
-    plugin.save_checkpoint({"x": torch.ones(3)}, tmp_path / "1.ckpt")
-    plugin.load_checkpoint(tmp_path / "1.ckpt")
-    with monkeypatch.context() as patch:
-        go = held(patch, OSError(28, "the disk is full"))
-        plugin.save_checkpoint({"x": torch.ones(3)}, tmp_path / "new" / "2.ckpt")
-        plugin.remove_checkpoint(tmp_path / "1.ckpt")
-        go.set()
-        call = {
-            "save": lambda: plugin.save_checkpoint({}, tmp_path / "3.ckpt"),
-            "load": lambda: plugin.load_checkpoint(tmp_path / "1.ckpt"),
-            "teardown": plugin.teardown,
-        }[at]
-        with pytest.raises(OSError, match="the disk is full"):
-            call()
-    assert os.listdir(tmp_path) == ["1.ckpt"]
-    plugin.save_checkpoint({"x": torch.zeros(3)}, tmp_path / "3.ckpt")
-    plugin.remove_checkpoint(tmp_path / "1.ckpt")
-    plugin.teardown()
-    assert os.listdir(tmp_path) == ["3.ckpt"]
-
-
-def test_trainer_raises_the_error_of_a_background_write(
-    package: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held(monkeypatch, OSError(28, "the disk is full")).set()
-    with pytest.raises(OSError, match="the disk is full"):
-        fitted(package, tmp_path, 1, [package.ours.FastAsyncCheckpointIO()])
-    assert os.listdir(tmp_path) == []
 
 
 def test_damaged_checkpoint_raises(package: Package, tmp_path: Path) -> None:
