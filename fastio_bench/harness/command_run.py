@@ -66,8 +66,10 @@ class CommandRun:
             with workspace(self.parent) as folder, interruptible(self.report):
                 work(folder)
             self.report.tell_again()
-            self.report.notes += others.remark()
             shown = [*tables()]  # this may add to the report's tables
+            found = [piece for piece in (*shown, *self.report.tables) if isinstance(piece, ResultTable) and piece.rows]
+            if found or self.report.samples:
+                self.report.notes += others.remark()
             try:
                 before = set() if self.out is None else {*self.out.glob("*.json")}
                 written = None if self.out is None else self.report.write(self.out)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fastio_bench.tools.rebuilt_dictionaries import Rebuild
 
-ONE_TOOL = "one tool, by the other half"
+ONE_TOOL = "one tool, by other half"
 
 
 @dataclass(frozen=True, slots=True)

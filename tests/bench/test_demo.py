@@ -36,8 +36,8 @@ def test_demo_succeeds_and_prints_its_claims(
     assert f"all {workload.count} tensors equal, bit by bit" in said
     assert "flipped. torch.load accepts the file, with a wrong value in" in said
     assert "fastio.load refuses it: data/" in said
-    assert "save of 569 KiB as pt" in said
-    assert said.count("load of 569 KiB as pt") == 2
+    assert "save of 569 KiB (582 KB) as pt" in said
+    assert said.count("load of 569 KiB (582 KB) as pt") == 2
     assert "all as it should be" in said
     assert list(folder.iterdir()) == []
 
