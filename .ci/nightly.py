@@ -67,6 +67,12 @@ STEPS = {
         "formats, models, checkpoints and offload with the oldest torch, the newest, and those between",
         'make torch-versions TORCH="2.6.0 2.15.0"',
     ),
+    "torch-checkpointing": Step(
+        ".venv/bin/python -m pip install --quiet --no-deps --upgrade --target build/torch-checkpointing "
+        "torch-checkpointing && PYTHONPATH=build/torch-checkpointing "
+        ".venv/bin/pytest -q -m nightly tests/integrations/test_torch_checkpointing.py",
+        "the newest torch_checkpointing saves to and loads from fastio's storage",
+    ),
     "docs": Step("make docs", "the documentation is built without a warning"),
     "wheels": Step(
         "make wheels",

@@ -145,6 +145,11 @@ class BackgroundFiles:
                 self._write, self._state = None, "idle"
             raise
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job was started and has not ended."""
+        return self._state == "busy"
+
     def after_success(self, action: Callable[[], object]) -> None:
         """Run an action when the job under way is done: on its thread, or now if there is none.
 

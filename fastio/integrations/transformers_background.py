@@ -14,6 +14,7 @@ from transformers.trainer_utils import rotate_checkpoints
 
 from fastio.errors import UnsupportedError
 from fastio.files.atomic_file import sync_folder
+from fastio.files.folder_exchange import exchange_folders, put_back
 from fastio.integrations.background_files import BackgroundFiles, NewFiles
 from fastio.integrations.safetensors_patch import exchange
 
@@ -28,7 +29,9 @@ class BackgroundSaves:
     Put it before the class of a Trainer. A save copies model, optimizer and the rest to host memory, which is kept for
     the next one, and returns; a thread writes them. Files and folders are the Trainer's own. A ``checkpoint-<step>``
     appears in one step, when all of it is complete and durable, so ``resume_from_checkpoint=True`` never finds half a
-    one. Until then it is in the folder ``.fastio-saving`` of the run, which the next run's first save removes.
+    one. Until then it is in the folder ``.fastio-saving`` of the run, which the next run's first save removes. An older
+    one of the same name is replaced in one step. Where the filesystem cannot do that (as NFS), a kill may leave the
+    older one in ``.fastio-saving``; the next ``train`` puts it back.
 
     ``save_total_limit`` removes older checkpoints once the new one has appeared, never the best one. The next save, the
     load of the best model and the end of ``train`` wait for the write, and raise its error; nothing is removed then.
@@ -53,6 +56,7 @@ class BackgroundSaves:
 
     def train(self, *arguments: Any, **options: Any) -> Any:
         """Train as the Trainer does; its last checkpoint is there when this returns, or raises."""
+        put_back(os.path.join(self.args.output_dir, SAVING), self.args.output_dir)  # before one to resume is looked for
         try:
             return super().train(*arguments, **options)  # type: ignore[misc]
         finally:
@@ -64,7 +68,7 @@ class BackgroundSaves:
         run = self._get_output_dir(trial)
         name = f"checkpoint-{self.state.global_step}"
         staged = os.path.join(run, SAVING)
-        shutil.rmtree(staged, ignore_errors=True)  # of a run that was killed
+        _clear(run)  # what a run that was killed has left
         try:
             files = self._collected(model, trial, staged)
             if self.args.save_strategy != "no" and self.state.best_global_step:
@@ -78,11 +82,12 @@ class BackgroundSaves:
                         _publish(run, name)
                         rotate_checkpoints(run, limit, best, use_mtime=True)
                 finally:
-                    shutil.rmtree(staged, ignore_errors=True)
+                    _clear(run)
 
             self._background.start(files, end)
         except BaseException:
-            shutil.rmtree(staged, ignore_errors=True)
+            if not self._background.is_busy:  # the thread clears it: what it has yet to publish must stay whole
+                _clear(run)
             raise
 
     def _get_output_dir(self, trial: Any) -> str:
@@ -105,7 +110,7 @@ class BackgroundSaves:
             )
         if self.args.push_to_hub and self.args.hub_strategy != "end":
             raise UnsupportedError(
-                f"{self.args.output_dir}: hub_strategy={self.args.hub_strategy!r} uploads a checkpoint before "
+                f"{self.args.output_dir}: hub_strategy={self.args.hub_strategy.value!r} uploads a checkpoint before "
                 "BackgroundSaves has written it; use hub_strategy='end', or patch_transformers"
             )
 
@@ -155,16 +160,28 @@ def _collecting(files: NewFiles, folder: str) -> Iterator[None]:
 
 
 def _publish(run: str, name: str) -> None:
-    """Give a whole checkpoint its place in a run's folder, durably. An older one of the same name goes."""
+    """Give a whole checkpoint its place in a run's folder, durably. An older one of the same name takes its place."""
     staged, path = os.path.join(run, SAVING, name), os.path.join(run, name)
-    for folder, _, names in os.walk(staged, topdown=False):
+    for folder, _, names in os.walk(staged, topdown=False, onerror=_raise):
         for file in names:
             _sync_file(os.path.join(folder, file))
         sync_folder(folder)
     if os.path.isdir(path):
-        os.rename(path, os.path.join(run, SAVING, "replaced"))
-    os.rename(staged, path)
-    sync_folder(run)
+        exchange_folders(staged, path)
+    else:
+        os.rename(staged, path)
+        sync_folder(run)
+
+
+def _clear(run: str) -> None:
+    """Remove what a save has left in a run's folder, after putting back what it was about to replace."""
+    saving = os.path.join(run, SAVING)
+    put_back(saving, run)
+    shutil.rmtree(saving, ignore_errors=True)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _sync_file(path: str) -> None:

@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.planner import LoadPlan
 import fastio
 import rank_tasks
 from fastio.distributed import Reader, Writer, data_file
-from fastio.errors import CheckpointError, CorruptFileError, TransferError, UnsupportedError
+from fastio.errors import CheckpointError, CorruptFileError, FormatError, TransferError, UnsupportedError
 from objects import tensor_of
 from ranks import Ranks
 
@@ -541,6 +541,13 @@ def test_saving_sparse_tensors_raises_and_writes_nothing(tmp_path: Path) -> None
     with pytest.raises(UnsupportedError, match=r"'rows'.*torch.sparse_coo.*to_dense"):
         _raise_cause(lambda: dcp.save({"rows": torch.eye(3).to_sparse()}, storage_writer=Writer(tmp_path)))
     assert not list(tmp_path.iterdir())
+
+
+def test_saving_a_tensor_without_data_raises_and_writes_nothing(tmp_path: Path) -> None:
+    state = {"a": torch.ones(2), "m": torch.empty(2, device="meta")}
+    with pytest.raises(FormatError, match=r"'m' has a shape, but no data"):
+        _raise_cause(lambda: dcp.save(state, storage_writer=Writer(str(tmp_path / "saved")), no_dist=True))
+    assert not list(tmp_path.glob("saved/*"))
 
 
 def test_child_forked_during_a_commit_does_not_keep_the_folder_locked(tmp_path: Path) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -127,6 +132,14 @@ def in_background(hub: SimpleNamespace) -> type[Any]:
     return type("BackgroundTrainer", (hub.background, hub.transformers.Trainer), {})
 
 
+def background_trainer(hub: SimpleNamespace, folder: Path) -> Any:
+    """Return a Trainer that has not begun to train, but can save."""
+    options = hub.transformers.TrainingArguments(str(folder), use_cpu=True, report_to=[])
+    trainer = in_background(hub)(bert(hub), options)
+    trainer.create_optimizer_and_scheduler(1)
+    return trainer
+
+
 def test_background_trainer_equals_an_uninterrupted_one(
     hub: SimpleNamespace, uninterrupted: tuple[Trained, Path], tmp_path: Path
 ) -> None:
@@ -148,18 +161,15 @@ def test_background_trainer_equals_an_uninterrupted_one(
     assert half.losses + rest.losses == whole.losses
     assert same(rest.model, whole.model)
     assert same(rest.optimizer, whole.optimizer)
-    again = trained(hub, tmp_path, 2, base=base)  # over the checkpoint that is there
-    assert again.losses == half.losses
     assert sorted(os.listdir(tmp_path)) == ["checkpoint-2", "checkpoint-4"]
 
 
-@pytest.mark.parametrize("limit", [1, 2])
-def test_background_trainer_keeps_the_best_and_the_last(hub: SimpleNamespace, tmp_path: Path, limit: int) -> None:
+def test_background_trainer_keeps_the_best_and_the_last(hub: SimpleNamespace, tmp_path: Path) -> None:
     found = {}
     for name, base in (("plain", None), ("ours", in_background(hub))):
         ended = trained(
             hub, tmp_path / name, 4, base=base, scores=[1.0, 3.0, 2.0, 0.0], save_steps=1, eval_strategy="steps",
-            eval_steps=1, save_total_limit=limit, load_best_model_at_end=True, metric_for_best_model="score",
+            eval_steps=1, save_total_limit=1, load_best_model_at_end=True, metric_for_best_model="score",
             greater_is_better=True,
         )  # fmt: skip
         states = [json.loads(path.read_text()) for path in sorted((tmp_path / name).glob("*/trainer_state.json"))]
@@ -169,6 +179,155 @@ def test_background_trainer_keeps_the_best_and_the_last(hub: SimpleNamespace, tm
     assert found["ours"] == found["plain"]
     assert same(found["ours model"], found["plain model"])
     assert "checkpoint-2" in found["ours"][0]
+
+
+def is_killed(work: Callable[[], object]) -> bool:
+    """Run the work in a forked child; whether a SIGKILL ended it."""
+    child = os.fork()
+    if not child:
+        try:
+            signal.alarm(60)  # if it hangs
+            work()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+def kill_at(number: int) -> None:
+    """End this process before the call of this number that exchanges, renames or removes a folder."""
+    left = itertools.count(-number)
+
+    def hook(event: str, given: tuple[Any, ...]) -> None:
+        # ctypes.dlsym comes before the call that exchanges folders; files are renamed in folders that are open.
+        is_one = event in ("ctypes.dlsym", "shutil.rmtree", "os.rmdir") or (event == "os.rename" and given[2] == -1)
+        if is_one and not next(left):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def test_no_kill_loses_the_checkpoint_that_a_save_replaces(
+    hub: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastio.files import folder_exchange
+    from fastio.integrations import background_files
+
+    trainer = background_trainer(hub, tmp_path)
+    checkpoint = tmp_path / "checkpoint-0"
+
+    def save() -> None:
+        trainer._save_checkpoint(trainer.model, None)
+        trainer._background.close()
+
+    def killed_save(number: int) -> None:
+        kill_at(number)
+        save()
+
+    def fail(file: Any) -> Any:
+        raise OSError(28, "the disk is full")
+
+    save()
+    names = sorted(os.listdir(checkpoint))
+    for most_missing in (0, 1):  # with an exchange in one step, and without
+        missing = 0
+        for number in itertools.count():
+            if not is_killed(functools.partial(killed_save, number)):
+                break
+            missing += not checkpoint.exists()
+            with monkeypatch.context() as patch:
+                patch.setattr(background_files, "_written", fail)
+                with pytest.raises(OSError, match="the disk is full"):
+                    save()  # as of the next run: it removes what the killed one has left, and adds nothing
+            assert os.listdir(tmp_path) == ["checkpoint-0"]
+            assert sorted(os.listdir(checkpoint)) == names
+            assert same(torch.load(checkpoint / "optimizer.pt"), trainer.optimizer.state_dict())
+        assert number > 3
+        assert missing == most_missing
+        monkeypatch.setattr(folder_exchange, "_exchanged", lambda *_: False)
+
+
+def test_interrupt_after_the_thread_began_leaves_its_files_to_it(
+    hub: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastio.checkpoint.background_write import BackgroundWrite
+    from fastio.integrations import background_files
+
+    start, write, is_over = BackgroundWrite.start, background_files._written, threading.Event()
+
+    def interrupted(self: Any) -> None:
+        start(self)
+        raise KeyboardInterrupt
+
+    def wait(file: Any) -> Any:
+        is_over.wait(60)
+        return write(file)
+
+    trainer = background_trainer(hub, tmp_path)
+    monkeypatch.setattr(BackgroundWrite, "start", interrupted)
+    monkeypatch.setattr(background_files, "_written", wait)
+    with pytest.raises(KeyboardInterrupt):
+        trainer._save_checkpoint(trainer.model, None)
+    is_over.set()
+    trainer._background.close()
+    assert os.listdir(tmp_path) == ["checkpoint-0"]
+    assert (tmp_path / "checkpoint-0" / "optimizer.pt").exists()
+
+
+def test_killed_background_trainer_resumes_from_the_checkpoint_before(
+    hub: SimpleNamespace, uninterrupted: tuple[Trained, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastio.integrations import background_files
+
+    write = background_files._written
+
+    def die(file: Any) -> Any:
+        if file.path.endswith("optimizer.pt"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return write(file)
+
+    class Killed(in_background(hub)):  # type: ignore[misc]
+        def _save_checkpoint(self, *arguments: Any) -> None:
+            def save() -> None:
+                monkeypatch.setattr(background_files, "_written", die)
+                super(Killed, self)._save_checkpoint(*arguments)
+                self._background.close()
+
+            if self.state.global_step == 2:
+                super()._save_checkpoint(*arguments)
+            else:
+                self._background.wait()
+                assert is_killed(save)
+
+    trained(hub, tmp_path, 4, base=Killed)
+    saving = tmp_path / ".fastio-saving"
+    assert (saving / "checkpoint-4" / "model.safetensors").exists()
+    # What a kill between two renames leaves on a filesystem that cannot exchange folders.
+    (tmp_path / "checkpoint-2").rename(saving / "checkpoint-2.replaced")
+    rest = trained(hub, tmp_path, 4, resume=True, base=in_background(hub))
+    whole, _ = uninterrupted
+    assert rest.losses == whole.losses[2:]
+    assert same(rest.model, whole.model)
+    assert same(rest.optimizer, whole.optimizer)
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint-2", "checkpoint-4"]
+
+
+@pytest.mark.parametrize(
+    ("options", "world", "says"),
+    [({}, 2, "saves on one rank, got 2"), ({"push_to_hub": True}, 1, "hub_strategy='every_save' uploads")],
+)
+def test_background_trainer_refuses_what_it_cannot_save(
+    hub: SimpleNamespace, tmp_path: Path, options: dict[str, Any], world: int, says: str
+) -> None:
+    class Arguments(hub.transformers.TrainingArguments):  # type: ignore[name-defined, misc]
+        world_size = world
+
+    class Hubless(in_background(hub)):  # type: ignore[misc]
+        def init_hf_repo(self, *args: Any, **options: Any) -> None: ...
+
+    trainer = Hubless(bert(hub), Arguments(str(tmp_path), use_cpu=True, report_to=[], **options))
+    with pytest.raises(fastio.UnsupportedError, match=says):
+        trainer._save_checkpoint(trainer.model, None)
+    assert not os.listdir(tmp_path)
 
 
 def test_failed_background_save_reaches_the_trainer_and_removes_nothing(
