@@ -38,7 +38,8 @@ class BackgroundSaves:
     ``on_save`` of a callback comes before the checkpoint has appeared.
 
     UnsupportedError at the first save on several ranks (use :func:`patch_transformers` there), and with
-    ``push_to_hub`` other than at the end, which would upload a checkpoint before it is written.
+    ``push_to_hub`` other than at the end, which would upload a checkpoint before it is written; and with
+    ``enable_jit_checkpoint``, which makes the folder itself.
 
     >>> from fastio.integrations.transformers import BackgroundSaves
     >>> class BackgroundTrainer(BackgroundSaves, Trainer):
@@ -107,6 +108,12 @@ class BackgroundSaves:
             raise UnsupportedError(
                 f"{self.args.output_dir}: BackgroundSaves saves on one rank, got {self.args.world_size}; use "
                 "fastio.integrations.transformers.patch_transformers there"
+            )
+        if getattr(self.args, "enable_jit_checkpoint", False):
+            raise UnsupportedError(
+                f"{self.args.output_dir}: enable_jit_checkpoint makes a checkpoint's folder before BackgroundSaves has "
+                "written it, and takes it for whole before it is; leave it out, or use "
+                "fastio.integrations.transformers.patch_transformers"
             )
         if self.args.push_to_hub and self.args.hub_strategy != "end":
             raise UnsupportedError(

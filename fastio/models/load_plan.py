@@ -208,7 +208,7 @@ def _dtype_cure(saved: torch.dtype, wanted: torch.dtype, dtypes: _Dtypes, target
     here, there = dtypes
     cures = [f"load with dtype={wanted}, which converts"] if len(here) == 1 else []
     cures += [target.conversion.format(saved)] if len(there) == 1 else []
-    return ", or ".join(cures) or _GIVE.format(saved)
+    return ", or ".join(cures) or f"convert the {target.noun}'s to {saved} first"
 
 
 @functools.cache

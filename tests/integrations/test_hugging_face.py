@@ -313,7 +313,11 @@ def test_killed_background_trainer_resumes_from_the_checkpoint_before(
 
 @pytest.mark.parametrize(
     ("options", "world", "says"),
-    [({}, 2, "saves on one rank, got 2"), ({"push_to_hub": True}, 1, "hub_strategy='every_save' uploads")],
+    [
+        ({}, 2, "saves on one rank, got 2"),
+        ({"push_to_hub": True}, 1, "hub_strategy='every_save' uploads"),
+        ({"enable_jit_checkpoint": True}, 1, "enable_jit_checkpoint makes"),
+    ],
 )
 def test_background_trainer_refuses_what_it_cannot_save(
     hub: SimpleNamespace, tmp_path: Path, options: dict[str, Any], world: int, says: str

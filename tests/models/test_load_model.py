@@ -295,7 +295,7 @@ def test_dtype_advice_is_only_what_helps(tmp_path: Path) -> None:
         fastio.load_model(Mixed(torch.bfloat16, torch.int32), tmp_path / "a")
     said = str(caught.value)
     assert "the module's is torch.int32: give it a tensor of torch.int64" in said
-    assert "the module's is torch.bfloat16: give it a tensor of torch.float16" in said
+    assert "the module's is torch.bfloat16: convert the module's to torch.float16 first" in said
     assert "dtype=" not in said
     assert "model.to" not in said
     assert said.endswith("Nothing was loaded.")
