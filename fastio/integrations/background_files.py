@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -106,9 +105,6 @@ class BackgroundFiles:
     def __init__(self) -> None:
         self._snapshot = Snapshot(comparable=False)
         self._write: BackgroundWrite | None = None
-        self._lock = threading.Lock()
-        self._state = "idle"  # "busy": a job runs. "failed": its error was not raised yet.
-        self._afterwards: list[Callable[[], object]] = []
         close_at_exit(self)
 
     def start(self, files: NewFiles, end: Callable[[bool], object] = lambda written: None) -> None:
@@ -121,46 +117,26 @@ class BackgroundFiles:
 
         def work() -> SaveResult | None:
             try:
-                try:
-                    files.write()
-                except BaseException:
-                    end(False)
-                    raise
-                end(True)
+                files.write()
             except BaseException:
-                with self._lock:
-                    self._state = "failed"
-                    self._afterwards.clear()
+                end(False)
                 raise
-            self._run_afterwards()
+            end(True)
             return None
 
         write = BackgroundWrite(work, lambda: None, lambda _: None, SaveFuture(), nbytes)
         self._write = write
-        self._state = "busy"
         try:
             write.start()
         except BaseException:
             if not write.has_begun:
-                self._write, self._state = None, "idle"
+                self._write = None
             raise
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job was started and has not ended."""
-        return self._state == "busy"
-
-    def after_success(self, action: Callable[[], object]) -> None:
-        """Run an action when the job under way is done: on its thread, or now if there is none.
-
-        If the job fails, the action is dropped: it may remove what the job was to replace.
-        """
-        with self._lock:
-            if self._state == "busy":
-                self._afterwards.append(action)
-            is_idle = self._state == "idle"
-        if is_idle:
-            action()
+        """Whether a job was started, and nobody has waited for its end."""
+        return self._write is not None
 
     def wait(self) -> None:
         """Return when all is written; raise the error of what was not."""
@@ -168,7 +144,7 @@ class BackgroundFiles:
         if write is None:
             return
         write.join()
-        self._write, self._state = None, "idle"
+        self._write = None
         write.raise_error()
 
     def close(self) -> None:
@@ -178,15 +154,6 @@ class BackgroundFiles:
         finally:
             if self._write is None:
                 self._snapshot.close()
-
-    def _run_afterwards(self) -> None:
-        while True:
-            with self._lock:
-                if not self._afterwards:
-                    self._state = "idle"
-                    return
-                action = self._afterwards.pop(0)
-            action()
 
 
 def _written(file: _File) -> SaveResult:
