@@ -140,30 +140,6 @@ def background_trainer(hub: SimpleNamespace, folder: Path) -> Any:
     return trainer
 
 
-def test_background_trainer_equals_an_uninterrupted_one(
-    hub: SimpleNamespace, uninterrupted: tuple[Trained, Path], tmp_path: Path
-) -> None:
-    base = in_background(hub)
-    (tmp_path / ".fastio-saving" / "checkpoint-1").mkdir(parents=True)  # of a run that was killed
-    with fastio.record() as transfers:
-        half = trained(hub, tmp_path, 2, base=base)
-    assert os.listdir(tmp_path) == ["checkpoint-2"]
-    whole, folder = uninterrupted
-    ours, its = tmp_path / "checkpoint-2", folder / "checkpoint-2"
-    assert sorted(os.listdir(ours)) == sorted(os.listdir(its))
-    assert all(one.durable for one in transfers)
-    assert {Path(one.path).name for one in transfers} >= {"model.safetensors", "optimizer.pt", "rng_state.pth"}
-    assert same(torch.load(ours / "optimizer.pt"), torch.load(its / "optimizer.pt"))
-    assert same(
-        hub.safetensors.load_file(ours / "model.safetensors"), hub.safetensors.load_file(its / "model.safetensors")
-    )
-    rest = trained(hub, tmp_path, 4, resume=True, base=base)
-    assert half.losses + rest.losses == whole.losses
-    assert same(rest.model, whole.model)
-    assert same(rest.optimizer, whole.optimizer)
-    assert sorted(os.listdir(tmp_path)) == ["checkpoint-2", "checkpoint-4"]
-
-
 def test_background_trainer_keeps_the_best_and_the_last(hub: SimpleNamespace, tmp_path: Path) -> None:
     found = {}
     for name, base in (("plain", None), ("ours", in_background(hub))):
@@ -199,7 +175,7 @@ def kill_at(number: int) -> None:
 
     def hook(event: str, given: tuple[Any, ...]) -> None:
         # ctypes.dlsym comes before the call that exchanges folders; files are renamed in folders that are open.
-        is_one = event in ("ctypes.dlsym", "shutil.rmtree", "os.rmdir") or (event == "os.rename" and given[2] == -1)
+        is_one = event in ("ctypes.dlsym", "shutil.rmtree") or (event == "os.rename" and given[2] == -1)
         if is_one and not next(left):
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -241,7 +217,7 @@ def test_no_kill_loses_the_checkpoint_that_a_save_replaces(
             assert os.listdir(tmp_path) == ["checkpoint-0"]
             assert sorted(os.listdir(checkpoint)) == names
             assert same(torch.load(checkpoint / "optimizer.pt"), trainer.optimizer.state_dict())
-        assert number > 3
+        assert number >= 3
         assert missing == most_missing
         monkeypatch.setattr(folder_exchange, "_exchanged", lambda *_: False)
 
@@ -273,7 +249,7 @@ def test_interrupt_after_the_thread_began_leaves_its_files_to_it(
     assert (tmp_path / "checkpoint-0" / "optimizer.pt").exists()
 
 
-def test_killed_background_trainer_resumes_from_the_checkpoint_before(
+def test_killed_background_trainer_resumes_as_if_it_had_not_been(
     hub: SimpleNamespace, uninterrupted: tuple[Trained, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fastio.integrations import background_files
@@ -298,13 +274,26 @@ def test_killed_background_trainer_resumes_from_the_checkpoint_before(
                 self._background.wait()
                 assert is_killed(save)
 
-    trained(hub, tmp_path, 4, base=Killed)
+    (tmp_path / ".fastio-saving" / "checkpoint-1").mkdir(parents=True)  # of a run that was killed
+    with fastio.record() as transfers:
+        until_killed = trained(hub, tmp_path, 4, base=Killed)
+    whole, folder = uninterrupted
+    assert until_killed.losses == whole.losses
+    ours, its = tmp_path / "checkpoint-2", folder / "checkpoint-2"
+    assert sorted(os.listdir(tmp_path)) == [".fastio-saving", "checkpoint-2"]
+    assert sorted(os.listdir(ours)) == sorted(os.listdir(its))
+    assert all(one.durable for one in transfers)
+    assert {Path(one.path).name for one in transfers} >= {"model.safetensors", "optimizer.pt", "rng_state.pth"}
+    assert same(torch.load(ours / "optimizer.pt"), torch.load(its / "optimizer.pt"))
+    assert same(
+        hub.safetensors.load_file(ours / "model.safetensors"), hub.safetensors.load_file(its / "model.safetensors")
+    )
     saving = tmp_path / ".fastio-saving"
+    assert os.listdir(saving) == ["checkpoint-4"]
     assert (saving / "checkpoint-4" / "model.safetensors").exists()
     # What a kill between two renames leaves on a filesystem that cannot exchange folders.
     (tmp_path / "checkpoint-2").rename(saving / "checkpoint-2.replaced")
     rest = trained(hub, tmp_path, 4, resume=True, base=in_background(hub))
-    whole, _ = uninterrupted
     assert rest.losses == whole.losses[2:]
     assert same(rest.model, whole.model)
     assert same(rest.optimizer, whole.optimizer)
