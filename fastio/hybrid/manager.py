@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import weakref
-import zlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -27,7 +26,7 @@ from fastio.hybrid.memory.layers import Layer, Slot, in_call_order, move_to_host
 from fastio.hybrid.memory.ranks import Ranks
 from fastio.hybrid.memory.shadow_model import ShadowModel
 from fastio.hybrid.module_hooks import ModuleHooks
-from fastio.hybrid.optimizer.cpu_optimizer import CpuOptimizer, check_optimizer, state_to_host
+from fastio.hybrid.optimizer.cpu_optimizer import CpuOptimizer, check_optimizer, settings_of, state_to_host
 from fastio.hybrid.optimizer.optimizer_hooks import OptimizerHooks, refuse_hooked
 from fastio.hybrid.optimizer.shared_states import SharedStates
 from fastio.hybrid.optimizer.ssd_states import SsdStates
@@ -40,10 +39,7 @@ from fastio.hybrid.simulation import machines
 from fastio.offload.stores.block_store import BlockStore
 from fastio.sizes import format_size, parse_size
 
-_NOT_REDUCED = (
-    "gradients differ between ranks that share parameters: call the model in "
-    "torch.nn.parallel.DistributedDataParallel(model), which averages them"
-)
+_NOT_REDUCED = "call the model in torch.nn.parallel.DistributedDataParallel(model), which averages gradients"
 MACHINE = machines.A100  # its simulated costs are used if this machine cannot be measured
 
 
@@ -118,13 +114,17 @@ class Hybrid:
         self._ranks = Ranks(process_group)
         if self._ranks.count > 1:
             requirements.check_shared(gradient_reserve, optimizer_store)
-        with self._ranks.together("making a Hybrid", "the models or optimizers of the ranks differ") as numbers:
+        with self._ranks.together("making a Hybrid", "make the same model and optimizer on every rank") as values:
             requirements.check_parameters(model, optimizer)
+            if self._ranks.count > 1:
+                requirements.check_all_updated(model, optimizer)
             groups = parameter_groups(model)
             sizes = [(name, sum(p.numel() * p.element_size() for _, p in own)) for name, _, own in groups]
             requirements.check_budget(sizes, self._budget)
             for name, p in (pair for *_, own in groups for pair in own):
-                numbers.append(zlib.crc32(f"{name} {p.dtype} {p.requires_grad} {tuple(p.shape)} {p.stride()}".encode()))
+                trainable = "trainable" if p.requires_grad else "frozen"
+                values[name] = f"{trainable} {p.dtype}, shape {tuple(p.shape)}, strides {p.stride()}"
+            values.update(settings_of(optimizer))
         store = None if optimizer_store is None else BlockStore(optimizer_store)
         self._finalizer = weakref.finalize(self, store.close if store is not None else _nothing)
 
@@ -162,7 +162,8 @@ class Hybrid:
         self._in_place_timer: StepTimer | None = None  # the first of the two measured steps, once it ended
         self._timer: StepTimer | None = None  # the step that is measured now
         self._shadow: ShadowModel | None = None
-        self._module_hooks = ModuleHooks(model.modules(), self._first_step, None if store is None else os.getpid())
+        self._owner = os.getpid() if store is not None or self._ranks.count > 1 else None
+        self._module_hooks = ModuleHooks(model.modules(), self._first_step, self._owner)
         self._optimizer_hooks = OptimizerHooks(optimizer, self)
 
     def __repr__(self) -> str:
@@ -194,8 +195,8 @@ class Hybrid:
     def _update(self) -> None:
         groups = {p: number for number, group in enumerate(self._optimizer.param_groups) for p in group["params"]}
         self._refuse_closed()
-        with self._ranks.together("a step", _NOT_REDUCED) as numbers:  # after it, no rank reads parameters
-            self._module_hooks.refuse_forked()
+        self._module_hooks.refuse_forked()
+        with self._ranks.together("a step", _NOT_REDUCED) as values:  # after it, no rank reads parameters
             requirements.check_unchanged(self._model, groups, self._slots, self._gradients.by_parameter)
             self._gradients.finish_moves()
             self._device_memory.synchronize()
@@ -203,7 +204,9 @@ class Hybrid:
             # Before anything is changed, because it may raise. A step without backward gives no information.
             next_phase = self._next_phase(reached) if self.plan is None and reached else None
             if self._ranks.count > 1 and not self._steps:
-                numbers += [int(fingerprint(p.grad).sum()) for p in groups if p.grad is not None]
+                for p, slot in self._slots.items():
+                    if p in groups and p.grad is not None:
+                        values[f"the gradient of {slot.name}, a sum of its bits"] = int(fingerprint(p.grad).sum())
         changed = [p for p in groups if p.grad is not None]
         try:
             self._states.step(self._gradients, groups)

@@ -142,9 +142,15 @@ def error_of(what: str) -> str:
     rank = dist.get_rank()
     model: Any = MODELS["cnn" if what == "model" and rank else "mlp"]()
     settings: dict[str, Any] = {"reserve": {"gradient_reserve": 0.5}, "store": {"optimizer_store": "."}}.get(what, {})
-    if what == "silent":
+    if what in ("silent", "other call"):
         settings["process_group"] = dist.new_group(timeout=datetime.timedelta(seconds=1))
     optimizer = adamw(model)
+    if what == "class" and rank:
+        optimizer = OPTIMIZERS["adam"](model)
+    if what == "rate at first" and rank:
+        optimizer.param_groups[0]["lr"] = 0.5
+    if what == "outside":
+        optimizer = adamw(model[0])
     try:
         hybrid = Hybrid(model, optimizer, device="cpu", **{"process_group": dist.group.WORLD, **settings})
         wrapped = model if what == "no reduction" else DistributedDataParallel(model)
@@ -154,12 +160,24 @@ def error_of(what: str) -> str:
             model[0].weight.data = model[0].weight.data.clone()
         if what == "load on one" and rank:
             optimizer.load_state_dict(adamw(model).state_dict())
+        if what == "rate" and rank:
+            optimizer.param_groups[0]["lr"] = 0.5
+        if what == "forked":
+            return _in_a_fork(hybrid)
+        if what == "gradient on one":
+            optimizer.zero_grad()
+            _backward(wrapped, model)
+            if rank:
+                model[0].bias.grad = None
+            hybrid.step()
         if what == "setting":
             optimizer.param_groups[0]["amsgrad"] = True
             optimizer.state.clear()
         if what == "killed" and rank:
             os.kill(os.getpid(), signal.SIGKILL)
-        if what in ("killed", "silent"):
+        if what == "other call" and rank:
+            dist.all_reduce(torch.ones(300), group=settings["process_group"])
+        if what in ("killed", "silent", "other call"):
             if rank == 0:
                 hybrid.step()
             return ""
@@ -167,6 +185,24 @@ def error_of(what: str) -> str:
     except (RuntimeError, fastio.FastIOError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def _in_a_fork(hybrid: Hybrid) -> str:
+    """What a step says in a forked process."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends it if it waits for other ranks
+        with contextlib.suppress(BaseException):
+            try:
+                hybrid.step()
+            except fastio.FastIOError as error:
+                os.write(writer, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader, encoding="utf-8") as answer:
+        return answer.read()
 
 
 def writes_after_close() -> float:
