@@ -165,6 +165,14 @@ class Hybrid:
         self._owner = os.getpid() if store is not None or self._ranks.count > 1 else None
         self._module_hooks = ModuleHooks(model.modules(), self._first_step, self._owner)
         self._optimizer_hooks = OptimizerHooks(optimizer, self)
+        self._at_close: Report | None = None
+        # Also if this object is garbage: another optimizer's step would update what is shared once on each rank.
+        self._unshare: Callable[[], object] = _nothing
+        if self._ranks.count > 1:
+            shared = self._slots, self._flat_buffer, self._device_memory, self._states
+            unshare = weakref.finalize(self, _unshare, *shared)
+            unshare.atexit = False
+            self._unshare = unshare
 
     def __repr__(self) -> str:
         budget = "no limit" if self._budget is None else format_size(self._budget)
@@ -231,6 +239,8 @@ class Hybrid:
 
     def report(self) -> Report:
         """Return what was planned, and what has been copied since."""
+        if self._at_close is not None:
+            return self._at_close
         copied = None if self._shadow is None else self._shadow.copied
         taken: CopyCounts = self._gradients.counts
         return Report(
@@ -268,9 +278,12 @@ class Hybrid:
             self._module_hooks.close()
             self._optimizer_hooks.close()
             self._gradients.close()
-            self._states.close()
             if self._ranks.count > 1:
+                self._at_close = self.report()
                 self._unshare()
+                self._drop_shared_memory()
+            else:
+                self._states.close()
             self._finalizer()
 
     def __enter__(self) -> Hybrid:
@@ -290,12 +303,16 @@ class Hybrid:
         if not self._finalizer.alive:
             raise HybridError("this Hybrid is closed: make another, or call the optimizer's own step")
 
-    def _unshare(self) -> None:
-        """Give this process a copy of the parameters of its own."""
-        own = FlatBuffer(self._flat_buffer.nbytes, self._device_memory)
-        own.bytes(0, own.nbytes).copy_(self._flat_buffer.bytes(0, own.nbytes))
-        for slot in self._slots.values():
-            slot.parameter.data = own.device_view(slot.offset, slot.host)
+    def _drop_shared_memory(self) -> None:
+        """Drop every reference to memory that ranks share."""
+        self._module_hooks.listener = self._first_step
+        self._slots.clear()
+        for layer in self._layers:
+            layer.slots.clear()
+            layer.runs.clear()
+            layer.device_copy = None
+        self._shadow = self._timer = self._in_place_timer = None
+        del self._flat_buffer, self._gradients, self._states, self._ranks
 
     def _next_phase(self, reached: set[torch.Tensor]) -> Callable[[], None]:
         """Return what to do after this step: measure the next step, or use a plan."""
@@ -356,3 +373,15 @@ class Hybrid:
 
 def _nothing() -> None:
     """Stands in for closing a store."""
+
+
+def _unshare(
+    slots: dict[torch.Tensor, Slot], flat_buffer: FlatBuffer, device_memory: DeviceMemory, states: States
+) -> None:
+    """Give this process copies of its own of the parameters and of the optimizer's state."""
+    states.close()
+    own = FlatBuffer(flat_buffer.nbytes, device_memory)
+    own.bytes(0, own.nbytes).copy_(flat_buffer.bytes(0, own.nbytes))
+    for slot in slots.values():
+        if slot.parameter.data_ptr() == slot.address:  # not if it was replaced
+            slot.parameter.data = own.device_view(slot.offset, slot.host)

@@ -48,8 +48,14 @@ def test_host_memory_of_two_ranks_is_that_of_one(ranks: Ranks) -> None:
     assert saved == pytest.approx(one_copy, rel=0.1)
 
 
-def test_close_gives_each_rank_parameters_of_its_own(ranks: Ranks) -> None:
-    assert ranks.run(hybrid_ranks.writes_after_close) == [2.0, 1.0]
+@pytest.mark.parametrize("end", ["close", "collection"])
+def test_its_end_gives_each_rank_parameters_of_its_own(ranks: Ranks, end: str) -> None:
+    assert ranks.run(hybrid_ranks.writes_after, end) == [2.0, 1.0]
+
+
+def test_complex_empty_and_frozen_parameters(ranks: Ranks) -> None:
+    for plain, shared in ranks.run(hybrid_ranks.unusual):
+        assert_same_bits(shared, plain)
 
 
 @pytest.mark.parametrize(

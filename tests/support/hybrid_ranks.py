@@ -205,20 +205,64 @@ def _in_a_fork(hybrid: Hybrid) -> str:
         return answer.read()
 
 
-def writes_after_close() -> float:
-    """Rank 0 writes to a parameter after both have closed; what each rank then has in it."""
-    model = MODELS["mlp"]()
+def writes_after(end: str) -> float:
+    """Rank 0 writes to a parameter after the ``end`` ("close" or "collection"); what each rank then has in it."""
+    model: Any = MODELS["mlp"]()
     hybrid = Hybrid(model, adamw(model), device="cpu", process_group=dist.group.WORLD)
+    _backward(DistributedDataParallel(model), model)
+    hybrid.step()
     with torch.no_grad():
         model[0].bias.fill_(1.0)
     dist.barrier()
-    hybrid.close()
+    if end == "close":
+        hybrid.close()
+        assert hybrid.report().steps == 1
+    else:
+        del hybrid
+    gc.collect()
+    assert _pss()[1] == 0, "the shared memory is still mapped"
     dist.barrier()
     if dist.get_rank() == 0:
         with torch.no_grad():
             model[0].bias.fill_(2.0)
     dist.barrier()
     return float(model[0].bias[0])
+
+
+class _Unusual(nn.Module):
+    """Complex numbers, a parameter without elements, and a frozen one that has a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, 3, dtype=torch.complex128))
+        self.empty = nn.Parameter(torch.empty(0, 3))
+        self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        product = torch.view_as_real(inputs.to(self.weight.dtype) @ self.weight)
+        return torch.cat([product.sum(-1) * self.frozen, self.empty])
+
+
+def unusual() -> Any:
+    """Train unusual parameters, plain and shared."""
+    found = []
+    for shared in (False, True):
+        torch.manual_seed(0)
+        model = _Unusual()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        hybrid = Hybrid(model, optimizer, device="cpu", process_group=dist.group.WORLD) if shared else None
+        wrapped = DistributedDataParallel(model)
+        torch.manual_seed(dist.get_rank())
+        for _ in range(3):
+            optimizer.zero_grad()
+            wrapped(torch.randn(4, 5)).square().mean().backward()
+            if shared:
+                model.frozen.grad = torch.ones(3)
+            optimizer.step()
+        found.append(cloned({"model": model.state_dict()}))
+        if hybrid is not None:
+            hybrid.close()
+    return found
 
 
 def _step(wrapped: nn.Module, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
