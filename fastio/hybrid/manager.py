@@ -67,9 +67,9 @@ class Hybrid:
     ``process_group``: the ranks of one machine, one process each, that share one host copy of parameters, gradients and
     optimizer state, as many bytes as one rank would have; each updates its slice. All of them make a Hybrid of the same
     model and optimizer, with the values of the first rank, train the model in DistributedDataParallel, and step
-    together. What one rank writes to a parameter, all see. A rank that ends makes the next step of the others raise
-    HybridError; one that is silent does so after the time limit of the group, which must be able to exchange CPU
-    tensors (gloo). Without it, each rank has a copy of its own.
+    together; all trainable parameters must be in ``optimizer``. What one rank writes to a parameter, all see. A rank
+    that ends makes the next step of the others raise HybridError; one that is silent does so after the time limit of
+    the group, which must be able to exchange CPU tensors (gloo). Without it, each rank has a copy of its own.
 
     ``device``: "cuda" is the default if there is one. "cpu" uses two buffers of host memory as the two memories, and
     plans with simulated costs. The model's buffers are moved to the device; the caller moves the inputs.
