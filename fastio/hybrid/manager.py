@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import weakref
-import zlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -27,7 +26,7 @@ from fastio.hybrid.memory.layers import Layer, Slot, in_call_order, move_to_host
 from fastio.hybrid.memory.ranks import Ranks
 from fastio.hybrid.memory.shadow_model import ShadowModel
 from fastio.hybrid.module_hooks import ModuleHooks
-from fastio.hybrid.optimizer.cpu_optimizer import CpuOptimizer, check_optimizer, state_to_host
+from fastio.hybrid.optimizer.cpu_optimizer import CpuOptimizer, check_optimizer, settings_of, state_to_host
 from fastio.hybrid.optimizer.optimizer_hooks import OptimizerHooks, refuse_hooked
 from fastio.hybrid.optimizer.shared_states import SharedStates
 from fastio.hybrid.optimizer.ssd_states import SsdStates
@@ -40,10 +39,7 @@ from fastio.hybrid.simulation import machines
 from fastio.offload.stores.block_store import BlockStore
 from fastio.sizes import format_size, parse_size
 
-_NOT_REDUCED = (
-    "gradients differ between ranks that share parameters: call the model in "
-    "torch.nn.parallel.DistributedDataParallel(model), which averages them"
-)
+_NOT_REDUCED = "call the model in torch.nn.parallel.DistributedDataParallel(model), which averages gradients"
 MACHINE = machines.A100  # its simulated costs are used if this machine cannot be measured
 
 
@@ -71,9 +67,9 @@ class Hybrid:
     ``process_group``: the ranks of one machine, one process each, that share one host copy of parameters, gradients and
     optimizer state, as many bytes as one rank would have; each updates its slice. All of them make a Hybrid of the same
     model and optimizer, with the values of the first rank, train the model in DistributedDataParallel, and step
-    together. What one rank writes to a parameter, all see. A rank that ends makes the next step of the others raise
-    HybridError; one that is silent does so after the time limit of the group, which must be able to exchange CPU
-    tensors (gloo). Without it, each rank has a copy of its own.
+    together; all trainable parameters must be in ``optimizer``. What one rank writes to a parameter, all see. A rank
+    that ends makes the next step of the others raise HybridError; one that is silent does so after the time limit of
+    the group, which must be able to exchange CPU tensors (gloo). Without it, each rank has a copy of its own.
 
     ``device``: "cuda" is the default if there is one. "cpu" uses two buffers of host memory as the two memories, and
     plans with simulated costs. The model's buffers are moved to the device; the caller moves the inputs.
@@ -118,13 +114,17 @@ class Hybrid:
         self._ranks = Ranks(process_group)
         if self._ranks.count > 1:
             requirements.check_shared(gradient_reserve, optimizer_store)
-        with self._ranks.together("making a Hybrid", "the models or optimizers of the ranks differ") as numbers:
+        with self._ranks.together("making a Hybrid", "make the same model and optimizer on every rank") as values:
             requirements.check_parameters(model, optimizer)
+            if self._ranks.count > 1:
+                requirements.check_all_updated(model, optimizer)
             groups = parameter_groups(model)
             sizes = [(name, sum(p.numel() * p.element_size() for _, p in own)) for name, _, own in groups]
             requirements.check_budget(sizes, self._budget)
             for name, p in (pair for *_, own in groups for pair in own):
-                numbers.append(zlib.crc32(f"{name} {p.dtype} {p.requires_grad} {tuple(p.shape)} {p.stride()}".encode()))
+                trainable = "trainable" if p.requires_grad else "frozen"
+                values[name] = f"{trainable} {p.dtype}, shape {tuple(p.shape)}, strides {p.stride()}"
+            values.update(settings_of(optimizer))
         store = None if optimizer_store is None else BlockStore(optimizer_store)
         self._finalizer = weakref.finalize(self, store.close if store is not None else _nothing)
 
@@ -162,8 +162,17 @@ class Hybrid:
         self._in_place_timer: StepTimer | None = None  # the first of the two measured steps, once it ended
         self._timer: StepTimer | None = None  # the step that is measured now
         self._shadow: ShadowModel | None = None
-        self._module_hooks = ModuleHooks(model.modules(), self._first_step, None if store is None else os.getpid())
+        self._owner = os.getpid() if store is not None or self._ranks.count > 1 else None
+        self._module_hooks = ModuleHooks(model.modules(), self._first_step, self._owner)
         self._optimizer_hooks = OptimizerHooks(optimizer, self)
+        self._at_close: Report | None = None
+        # Also if this object is garbage: another optimizer's step would update what is shared once on each rank.
+        self._unshare: Callable[[], object] = _nothing
+        if self._ranks.count > 1:
+            shared = self._slots, self._flat_buffer, self._device_memory, self._states
+            unshare = weakref.finalize(self, _unshare, *shared)
+            unshare.atexit = False
+            self._unshare = unshare
 
     def __repr__(self) -> str:
         budget = "no limit" if self._budget is None else format_size(self._budget)
@@ -194,8 +203,8 @@ class Hybrid:
     def _update(self) -> None:
         groups = {p: number for number, group in enumerate(self._optimizer.param_groups) for p in group["params"]}
         self._refuse_closed()
-        with self._ranks.together("a step", _NOT_REDUCED) as numbers:  # after it, no rank reads parameters
-            self._module_hooks.refuse_forked()
+        self._module_hooks.refuse_forked()
+        with self._ranks.together("a step", _NOT_REDUCED) as values:  # after it, no rank reads parameters
             requirements.check_unchanged(self._model, groups, self._slots, self._gradients.by_parameter)
             self._gradients.finish_moves()
             self._device_memory.synchronize()
@@ -203,7 +212,9 @@ class Hybrid:
             # Before anything is changed, because it may raise. A step without backward gives no information.
             next_phase = self._next_phase(reached) if self.plan is None and reached else None
             if self._ranks.count > 1 and not self._steps:
-                numbers += [int(fingerprint(p.grad).sum()) for p in groups if p.grad is not None]
+                for p, slot in self._slots.items():
+                    if p in groups and p.grad is not None:
+                        values[f"the gradient of {slot.name}, a sum of its bits"] = int(fingerprint(p.grad).sum())
         changed = [p for p in groups if p.grad is not None]
         try:
             self._states.step(self._gradients, groups)
@@ -228,6 +239,8 @@ class Hybrid:
 
     def report(self) -> Report:
         """Return what was planned, and what has been copied since."""
+        if self._at_close is not None:
+            return self._at_close
         copied = None if self._shadow is None else self._shadow.copied
         taken: CopyCounts = self._gradients.counts
         return Report(
@@ -265,9 +278,12 @@ class Hybrid:
             self._module_hooks.close()
             self._optimizer_hooks.close()
             self._gradients.close()
-            self._states.close()
             if self._ranks.count > 1:
+                self._at_close = self.report()
                 self._unshare()
+                self._drop_shared_memory()
+            else:
+                self._states.close()
             self._finalizer()
 
     def __enter__(self) -> Hybrid:
@@ -287,12 +303,16 @@ class Hybrid:
         if not self._finalizer.alive:
             raise HybridError("this Hybrid is closed: make another, or call the optimizer's own step")
 
-    def _unshare(self) -> None:
-        """Give this process a copy of the parameters of its own."""
-        own = FlatBuffer(self._flat_buffer.nbytes, self._device_memory)
-        own.bytes(0, own.nbytes).copy_(self._flat_buffer.bytes(0, own.nbytes))
-        for slot in self._slots.values():
-            slot.parameter.data = own.device_view(slot.offset, slot.host)
+    def _drop_shared_memory(self) -> None:
+        """Drop every reference to memory that ranks share."""
+        self._module_hooks.listener = self._first_step
+        self._slots.clear()
+        for layer in self._layers:
+            layer.slots.clear()
+            layer.runs.clear()
+            layer.device_copy = None
+        self._shadow = self._timer = self._in_place_timer = None
+        del self._flat_buffer, self._gradients, self._states, self._ranks
 
     def _next_phase(self, reached: set[torch.Tensor]) -> Callable[[], None]:
         """Return what to do after this step: measure the next step, or use a plan."""
@@ -353,3 +373,15 @@ class Hybrid:
 
 def _nothing() -> None:
     """Stands in for closing a store."""
+
+
+def _unshare(
+    slots: dict[torch.Tensor, Slot], flat_buffer: FlatBuffer, device_memory: DeviceMemory, states: States
+) -> None:
+    """Give this process copies of its own of the parameters and of the optimizer's state."""
+    states.close()
+    own = FlatBuffer(flat_buffer.nbytes, device_memory)
+    own.bytes(0, own.nbytes).copy_(flat_buffer.bytes(0, own.nbytes))
+    for slot in slots.values():
+        if slot.parameter.data_ptr() == slot.address:  # not if it was replaced
+            slot.parameter.data = own.device_view(slot.offset, slot.host)

@@ -102,8 +102,8 @@ class ModuleHooks:
         """Raise HybridError in a process other than the owner."""
         if self._owner not in (None, os.getpid()):
             raise HybridError(
-                f"this Hybrid was made by process {self._owner}, whose files have its gradients and the optimizer's "
-                f"state: a process forked from it must make a model and a Hybrid of its own"
+                f"this Hybrid was made by process {self._owner}, which has its gradients and the optimizer's state in "
+                f"files or shared memory: a process forked from it must make a model and a Hybrid of its own"
             )
 
     def _take_turn(self) -> None:
@@ -121,9 +121,9 @@ class ModuleHooks:
         if id(module) not in self._known or torch.compiler.is_compiling():
             if "_is_replica" in module.__dict__ and id(module._forward_hooks) in self._hook_dicts:
                 raise HybridError(
-                    "torch.nn.DataParallel copies all parameters to every device: use "
-                    "torch.nn.parallel.DistributedDataParallel, a process for each device, and "
-                    "Hybrid(process_group=...), by which they share one host copy"
+                    f"torch.nn.DataParallel copies all parameters of {type(module).__name__} to every device: use "
+                    f"torch.nn.parallel.DistributedDataParallel, a process for each device, and "
+                    f"Hybrid(process_group=...), by which they share one host copy"
                 )
             return
         if torch.is_grad_enabled():

@@ -35,6 +35,17 @@ def check_budget(layers: Sequence[tuple[str, int]], nbytes: int | None) -> None:
         )
 
 
+def check_all_updated(model: Module, optimizer: Optimizer) -> None:
+    """Raise HybridError for a trainable parameter that is in no group of the optimizer of ranks that share it."""
+    updated = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.numel() and parameter not in updated:
+            raise HybridError(
+                f"{name} is trainable and in no group of the optimizer, and ranks that share it would each update it: "
+                f"put it into the optimizer, freeze it with requires_grad_(False), or leave process_group out"
+            )
+
+
 def check_shared(gradient_reserve: float, optimizer_store: object) -> None:
     """Raise HybridError for settings that ranks with one host copy cannot have."""
     if gradient_reserve < 1:
@@ -44,8 +55,8 @@ def check_shared(gradient_reserve: float, optimizer_store: object) -> None:
         )
     if optimizer_store is not None:
         raise HybridError(
-            "optimizer_store is for one process, and process_group shares the optimizer's state in memory: leave one "
-            "of them out"
+            f"optimizer_store={optimizer_store!r} is for one process, and process_group shares the optimizer's state "
+            f"in memory: leave one of them out"
         )
 
 

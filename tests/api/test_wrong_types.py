@@ -60,6 +60,7 @@ TAKEN = {
     "keys": "none list dict tensor",  # whatever has names
     "map_location": "none text bytes function dict",
     "model": "",
+    "process_group": "none",
     "progress": "none bool function",
     "target": "text bytes number",
     "tensor": "tensor",

@@ -48,19 +48,35 @@ def test_host_memory_of_two_ranks_is_that_of_one(ranks: Ranks) -> None:
     assert saved == pytest.approx(one_copy, rel=0.1)
 
 
-def test_close_gives_each_rank_parameters_of_its_own(ranks: Ranks) -> None:
-    assert ranks.run(hybrid_ranks.writes_after_close) == [2.0, 1.0]
+@pytest.mark.parametrize("end", ["close", "collection"])
+def test_its_end_gives_each_rank_parameters_of_its_own(ranks: Ranks, end: str) -> None:
+    assert ranks.run(hybrid_ranks.writes_after, end) == [2.0, 1.0]
+
+
+def test_complex_empty_and_frozen_parameters(ranks: Ranks) -> None:
+    for plain, shared in ranks.run(hybrid_ranks.unusual):
+        assert_same_bits(shared, plain)
 
 
 @pytest.mark.parametrize(
     ("what", "expected"),
     [
-        ("no reduction", ("gradients differ.*DistributedDataParallel",) * 2),
+        ("no reduction", ("differ in the gradient of 0.weight.*DistributedDataParallel",) * 2),
         ("reserve", ("gradient_reserve is 0.5.*leave",) * 2),
-        ("store", ("optimizer_store is for one process",) * 2),
-        ("model", ("models or optimizers of the ranks differ",) * 2),
+        ("store", ("optimizer_store=.* is for one process",) * 2),
+        ("model", ("differ in 0.weight .rank 0: trainable.*the same model and optimizer on every rank",) * 2),
         ("one fails", ("a step failed on another rank", "the memory of 0.weight was replaced")),
-        ("load on one", ("load_state_dict on every rank",) * 2),
+        (
+            "load on one",
+            ("whether the optimizer has state for 0.weight.*load_state_dict, on every rank",) * 2,
+        ),
+        ("class", ("the optimizer's class .rank 0: AdamW, rank 1: Adam.*the same model and optimizer",) * 2),
+        ("rate at first", ("differ in lr of group 0 of the optimizer .rank 0: .*, rank 1: 0.5",) * 2),
+        ("rate", ("differ in lr of group 0 of the optimizer .rank 0: .*, rank 1: 0.5.*on every rank",) * 2),
+        ("gradient on one", ("differ in whether 0.bias has a gradient .rank 0: True, rank 1: False",) * 2),
+        ("outside", ("2.weight is trainable and in no group of the optimizer.*freeze it",) * 2),
+        ("forked", ("made by process .* forked from it",) * 2),
+        ("other call", ("silent for longer than the process group's time limit", "Timed out")),
         ("setting", ("the optimizer keeps max_exp_avg_sq",) * 2),
         ("silent", ("silent for longer than the process group's time limit", "")),
     ],

@@ -142,9 +142,15 @@ def error_of(what: str) -> str:
     rank = dist.get_rank()
     model: Any = MODELS["cnn" if what == "model" and rank else "mlp"]()
     settings: dict[str, Any] = {"reserve": {"gradient_reserve": 0.5}, "store": {"optimizer_store": "."}}.get(what, {})
-    if what == "silent":
+    if what in ("silent", "other call"):
         settings["process_group"] = dist.new_group(timeout=datetime.timedelta(seconds=1))
     optimizer = adamw(model)
+    if what == "class" and rank:
+        optimizer = OPTIMIZERS["adam"](model)
+    if what == "rate at first" and rank:
+        optimizer.param_groups[0]["lr"] = 0.5
+    if what == "outside":
+        optimizer = adamw(model[0])
     try:
         hybrid = Hybrid(model, optimizer, device="cpu", **{"process_group": dist.group.WORLD, **settings})
         wrapped = model if what == "no reduction" else DistributedDataParallel(model)
@@ -154,12 +160,24 @@ def error_of(what: str) -> str:
             model[0].weight.data = model[0].weight.data.clone()
         if what == "load on one" and rank:
             optimizer.load_state_dict(adamw(model).state_dict())
+        if what == "rate" and rank:
+            optimizer.param_groups[0]["lr"] = 0.5
+        if what == "forked":
+            return _in_a_fork(hybrid)
+        if what == "gradient on one":
+            optimizer.zero_grad()
+            _backward(wrapped, model)
+            if rank:
+                model[0].bias.grad = None
+            hybrid.step()
         if what == "setting":
             optimizer.param_groups[0]["amsgrad"] = True
             optimizer.state.clear()
         if what == "killed" and rank:
             os.kill(os.getpid(), signal.SIGKILL)
-        if what in ("killed", "silent"):
+        if what == "other call" and rank:
+            dist.all_reduce(torch.ones(300), group=settings["process_group"])
+        if what in ("killed", "silent", "other call"):
             if rank == 0:
                 hybrid.step()
             return ""
@@ -169,20 +187,82 @@ def error_of(what: str) -> str:
     return ""
 
 
-def writes_after_close() -> float:
-    """Rank 0 writes to a parameter after both have closed; what each rank then has in it."""
-    model = MODELS["mlp"]()
+def _in_a_fork(hybrid: Hybrid) -> str:
+    """What a step says in a forked process."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends it if it waits for other ranks
+        with contextlib.suppress(BaseException):
+            try:
+                hybrid.step()
+            except fastio.FastIOError as error:
+                os.write(writer, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader, encoding="utf-8") as answer:
+        return answer.read()
+
+
+def writes_after(end: str) -> float:
+    """Rank 0 writes to a parameter after the ``end`` ("close" or "collection"); what each rank then has in it."""
+    model: Any = MODELS["mlp"]()
     hybrid = Hybrid(model, adamw(model), device="cpu", process_group=dist.group.WORLD)
+    _backward(DistributedDataParallel(model), model)
+    hybrid.step()
     with torch.no_grad():
         model[0].bias.fill_(1.0)
     dist.barrier()
-    hybrid.close()
+    if end == "close":
+        hybrid.close()
+        assert hybrid.report().steps == 1
+    else:
+        del hybrid
+    gc.collect()
+    assert _pss()[1] == 0, "the shared memory is still mapped"
     dist.barrier()
     if dist.get_rank() == 0:
         with torch.no_grad():
             model[0].bias.fill_(2.0)
     dist.barrier()
     return float(model[0].bias[0])
+
+
+class _Unusual(nn.Module):
+    """Complex numbers, a parameter without elements, and a frozen one that has a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, 3, dtype=torch.complex128))
+        self.empty = nn.Parameter(torch.empty(0, 3))
+        self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        product = torch.view_as_real(inputs.to(self.weight.dtype) @ self.weight)
+        return torch.cat([product.sum(-1) * self.frozen, self.empty])
+
+
+def unusual() -> Any:
+    """Train unusual parameters, plain and shared."""
+    found = []
+    for shared in (False, True):
+        torch.manual_seed(0)
+        model = _Unusual()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        hybrid = Hybrid(model, optimizer, device="cpu", process_group=dist.group.WORLD) if shared else None
+        wrapped = DistributedDataParallel(model)
+        torch.manual_seed(dist.get_rank())
+        for _ in range(3):
+            optimizer.zero_grad()
+            wrapped(torch.randn(4, 5)).square().mean().backward()
+            if shared:
+                model.frozen.grad = torch.ones(3)
+            optimizer.step()
+        found.append(cloned({"model": model.state_dict()}))
+        if hybrid is not None:
+            hybrid.close()
+    return found
 
 
 def _step(wrapped: nn.Module, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -196,7 +196,8 @@ def fingerprint(tensor: torch.Tensor) -> torch.Tensor:
 
     No operation that is used on gradients changes a tensor and leaves all of these sums unchanged.
     """
-    bits = tensor.detach().contiguous().view(-1).view(_INTEGERS[tensor.element_size()])
+    numbers = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
+    bits = numbers.contiguous().view(-1).view(_INTEGERS[numbers.element_size()])
     found = []
     for start in range(0, bits.numel(), _BLOCK):
         block = bits[start : start + _BLOCK]

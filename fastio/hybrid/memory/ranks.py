@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import hashlib
+import json
 import os
 import uuid
 from collections.abc import Iterator
@@ -24,12 +27,12 @@ _SAME_MACHINE = (
 class Ranks:
     """This process's ``index`` among ``count`` ranks of ``group``; without a group it is alone.
 
-    All ranks must make the same calls. They wait for each other for at most the time limit of the group. Raises
+    All ranks must make the same calls. They wait for each other for at most the time limit of the group, over
+    connections of their own: other calls on the group (DistributedDataParallel's) are not mixed up with these. Raises
     TypeError, and HybridError for a group that cannot exchange CPU tensors or that this process is not in.
     """
 
     def __init__(self, group: Any = None) -> None:
-        self._group = group
         self.index, self.count = 0, 1
         if group is None:
             return
@@ -37,49 +40,55 @@ class Ranks:
             raise TypeError(f"process_group is {kind_of(group)}: expected a torch.distributed process group")
         self.index, self.count = dist.get_rank(group), dist.get_world_size(group)
         if self.index < 0:
-            raise HybridError("this process is not in process_group: give the group of this machine's ranks")
-        if torch.device("cpu") not in group._device_types:
             raise HybridError(
-                "process_group cannot exchange CPU tensors, by which ranks wait for each other: "
-                'init_process_group("cpu:gloo,cuda:nccl"), or a group of backend "gloo"'
+                f"this process (rank {dist.get_rank()}) is not in process_group: give the group of this machine's ranks"
             )
+        devices = sorted(device.type for device in group._device_types)
+        if "cpu" not in devices:
+            raise HybridError(
+                f"process_group exchanges tensors of {', '.join(devices)} only, and ranks wait for each other by CPU "
+                f'tensors: init_process_group("cpu:gloo,cuda:nccl"), or a group of backend "gloo"'
+            )
+        if self.count > 1:
+            self._own = _connect(group, self.index, self.count)
 
     @contextlib.contextmanager
-    def together(self, what: str, differ: str = "") -> Iterator[list[int]]:
+    def together(self, what: str, cure: str = "") -> Iterator[dict[str, Any]]:
         """Do something on all ranks, and wait for all of them at its end. If it fails on one, all raise.
 
-        They raise HybridError, which says ``differ``, too if the numbers that they put into the list are not the same.
+        They raise HybridError, which names what differs and says ``cure``, too if the values that they put into the
+        dictionary (numbers and text) are not the same.
         """
-        numbers: list[int] = []
+        values: dict[str, Any] = {}
         if self.count == 1:
-            yield numbers
+            yield values
             return
         try:
-            yield numbers
+            yield values
         except BaseException:
             with contextlib.suppress(HybridError):
                 self._most(what, [1, 0, 0])
             raise
-        digest = hash(tuple(numbers)) >> 2  # of integers: the same in every process
+        text = json.dumps(list(values.items())).encode()
+        digest = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little")
         failed, most, least = self._most(what, [0, digest, -digest])
         if failed:
             raise HybridError(f"{what} failed on another rank, whose error says why")
         if most != -least:
-            raise HybridError(differ)
+            raise HybridError(f"ranks that share memory differ in {_difference(self._all(what, values))}: {cure}")
 
     def share(self, nbytes: int, pin_for: Accelerator | None) -> SharedMemory:
         """Return zeroed memory that all ranks share. RefusedError or HybridError if they cannot."""
         fd, token = -1, uuid.uuid4().hex
         try:
-            with self.together("making shared memory", "the models or optimizers of the ranks differ") as numbers:
-                numbers.append(nbytes)
+            with self.together("making shared memory", "make the same model and optimizer on every rank") as values:
+                values["the bytes to share"] = nbytes
                 if self.index == 0:
                     fd = memory_file(nbytes, token)
-            told: list[Any] = [(os.getpid(), fd, token)]
-            dist.broadcast_object_list(told, src=dist.get_global_rank(self._group, 0), group=self._group)
+            told = self._all("making shared memory", [os.getpid(), fd, token])[0]
             with self.together(f"sharing memory ({_SAME_MACHINE})"):
                 if self.index:
-                    fd = open_memory_file(*told[0])
+                    fd = open_memory_file(*told)
                 return SharedMemory(fd, pin_for)
         finally:
             if fd >= 0:
@@ -88,11 +97,48 @@ class Ranks:
     def _most(self, what: str, numbers: list[int]) -> list[int]:
         """Return the largest of the ranks' numbers, one by one."""
         found = torch.tensor(numbers, device="cpu")
-        try:
-            dist.all_reduce(found, dist.ReduceOp.MAX, self._group)
-        except RuntimeError as error:
-            raise HybridError(
-                f"{what}: another rank has ended, or was silent for longer than the process group's time limit: {error}"
-            ) from error
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp(dist.ReduceOp.MAX)
+        with _told(what):
+            self._own.allreduce([found], options).wait()
         most: list[int] = found.tolist()
         return most
+
+    def _all(self, what: str, value: Any) -> list[Any]:
+        """Return every rank's value."""
+        text = json.dumps(value).encode()
+        (longest,) = self._most(what, [len(text)])
+        mine = torch.tensor(list(text.ljust(longest)), dtype=torch.uint8, device="cpu")
+        found = [torch.empty_like(mine) for _ in range(self.count)]
+        with _told(what):
+            self._own.allgather([found], [mine]).wait()
+        return [json.loads(bytes(one.tolist())) for one in found]
+
+
+def _connect(group: Any, index: int, count: int) -> Any:
+    """Connect the ranks of a group anew, with the time limit of the group."""
+    token = [uuid.uuid4().hex]
+    dist.broadcast_object_list(token, src=dist.get_global_rank(group, 0), group=group, device=torch.device("cpu"))
+    settings = getattr(group._get_backend(torch.device("cpu")), "options", None)
+    limit: datetime.timedelta = getattr(settings, "_timeout", dist.distributed_c10d.default_pg_timeout)
+    store = dist.distributed_c10d.PrefixStore(f"fastio-hybrid-{token[0]}", dist.distributed_c10d._get_default_store())
+    return dist.ProcessGroupGloo(store, index, count, limit)
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise HybridError(
+            f"{what}: another rank has ended, or was silent for longer than the process group's time limit: {error}"
+        ) from error
+
+
+def _difference(values: list[dict[str, Any]]) -> str:
+    """Say what is not the same in all of these."""
+    for name in dict.fromkeys(name for one in values for name in one):
+        found = [one.get(name, "nothing") for one in values]
+        if any(json.dumps(one) != json.dumps(found[0]) for one in found):
+            return f"{name} ({', '.join(f'rank {rank}: {one}' for rank, one in enumerate(found))})"
+    return "the order of parameters"

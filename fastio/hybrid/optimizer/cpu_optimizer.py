@@ -15,6 +15,19 @@ KNOWN = (Adam, AdamW, SGD)
 _SCALERS = ("grad_scale", "found_inf")
 
 
+def settings_of(optimizer: Optimizer) -> dict[str, Any]:
+    """Return the optimizer's class and the numbers among its groups' settings, each with a name."""
+    found: dict[str, Any] = {"the optimizer's class": type(optimizer).__name__}
+    for number, group in enumerate(optimizer.param_groups):
+        found[f"the size of group {number} of the optimizer"] = len(group["params"])
+        for name, value in sorted(group.items()):
+            plain = value.tolist() if isinstance(value, torch.Tensor) else value
+            several = plain if isinstance(plain, list | tuple) else [plain]
+            if name != "params" and all(one is None or isinstance(one, bool | int | float) for one in several):
+                found[f"{name} of group {number} of the optimizer"] = plain
+    return found
+
+
 class CpuOptimizer:
     """Runs an optimizer's own step on some tensors at a time, with its current settings.
 

@@ -14,7 +14,7 @@ from fastio.hybrid.memory.flat_buffer import ALIGNMENT, FlatBuffer
 from fastio.hybrid.memory.gradient import Gradient
 from fastio.hybrid.memory.gradient_copies import GradientCopies
 from fastio.hybrid.memory.ranks import Ranks
-from fastio.hybrid.optimizer.cpu_optimizer import CpuOptimizer
+from fastio.hybrid.optimizer.cpu_optimizer import CpuOptimizer, settings_of
 from fastio.hybrid.optimizer.update_states import State, cut_state, put_back, updated
 from fastio.hybrid.planning import costs
 from fastio.memory.staging_buffers import PAGE
@@ -60,11 +60,16 @@ class SharedStates:
 
     def step(self, gradients: GradientCopies, groups: dict[torch.Tensor, int]) -> None:
         """See :class:`fastio.hybrid.optimizer.update_states.States`."""
-        differ = "ranks have gradients or optimizer state of different parameters: load_state_dict on every rank"
-        with self._ranks.together("preparing an update", differ) as numbers:
+        cure = "set gradients and the optimizer's settings, and call load_state_dict, on every rank alike"
+        with self._ranks.together("preparing an update", cure) as values:
             fresh = self._share_states(groups)
-            numbers += [line in fresh for line in range(len(self._lines))]
-            numbers += [parameter.grad is not None for parameter in groups]
+            for parameter in filter(self._gradients.get, groups):
+                name = self._gradients[parameter].slot.name
+                values[f"whether {name} has a gradient"] = parameter.grad is not None
+                values[f"whether the optimizer has state for {name}"] = (
+                    self._lines[self._gradients[parameter]] not in fresh
+                )
+            values.update(settings_of(self._optimizer))
             due = [[(part, self._cut(part, fresh)) for part in updated(chunk, groups)] for chunk in self._own]
         with self._ranks.together("an update, which changed part of the parameters,"):
             gradients.start_copies(dict.fromkeys(part.gradient for parts in due for part, _ in parts))
@@ -96,8 +101,8 @@ class SharedStates:
         fresh = set()
         kept = self._optimizer.state
         for parameter, number in groups.items():
-            if parameter.grad is None:
-                continue
+            if parameter.grad is None or parameter not in self._gradients:
+                continue  # those without elements, and frozen ones, are not updated
             gradient = self._gradients[parameter]
             state = kept.get(parameter, {})
             for name, value in state.items():
