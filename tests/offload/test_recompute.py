@@ -21,6 +21,7 @@ from accelerators import DEVICE, keep_busy, torch_module
 from fastio.offload.manager import Offload
 from fastio.offload.recompute import recomputation
 from fastio.offload.recompute.calls import key_of
+from fastio.offload.recompute.numerics import current
 from fastio.offload.recompute.recipe import ChangedInputError
 from fastio.offload.recompute.recorder import Recorder
 from fastio.offload.stores.tiers import ActivationLostError
@@ -537,6 +538,46 @@ def test_settings_of_the_forward_pass_hold_when_operators_run_again(store: SlowS
         torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
     assert offload.counts.recomputed == 1
+
+
+def precision(kind: str, reduced: bool) -> None:
+    """Set how products round, in the old way, the new way, or by denormals."""
+    if kind == "matmul":
+        torch.set_float32_matmul_precision("medium" if reduced else "highest")
+    elif kind == "denormals":
+        torch.set_flush_denormal(reduced)
+    else:
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16" if reduced else "none"
+
+
+@pytest.mark.parametrize("kind", ["matmul", "fp32_precision", "denormals"])
+def test_precision_of_the_forward_pass_holds_when_operators_run_again(kind: str, store: SlowStore) -> None:
+    if kind == "fp32_precision" and not hasattr(torch._C, "_get_fp32_precision_getter"):
+        pytest.skip("this torch has no such setting")
+    if kind == "denormals" and not torch.set_flush_denormal(False):
+        pytest.skip("this processor has no such setting")
+
+    def run(around: Any, reduced: bool = True) -> list[Tensor]:
+        x, weight = noise(512, 512), noise(512, 512).requires_grad_()
+        tiny = (weight.detach() * 1e-38).requires_grad_()
+        try:
+            precision(kind, reduced)
+            with around:
+                h = (x @ weight + (tiny * 0.1) * 1e38).tanh() * 2
+                value = (h.sigmoid() * h).sum()  # saves both
+        finally:
+            precision(kind, False)
+        before = current()
+        found = list(torch.autograd.grad(value, (weight, tiny)))
+        assert current() == before
+        return found
+
+    plain = run(contextlib.nullcontext())
+    offload = Offload(store=store, policy=always)
+    same(run(offload), plain)
+    assert offload.counts.recomputed > 0
+    if kind == "denormals":
+        assert not torch.equal(plain[0], run(contextlib.nullcontext(), False)[0])
 
 
 def test_graph_frees_what_recomputation_held(store: SlowStore) -> None:
