@@ -37,6 +37,7 @@ from fastio.hybrid.planning.costs import LayerCosts, forward_ends
 from fastio.hybrid.planning.plan import Plan, Planner, PlannerName, check_settings, plan
 from fastio.hybrid.report import Report
 from fastio.hybrid.simulation import machines
+from fastio.offload.autograd.hooks import mark_exchanged
 from fastio.offload.stores.block_store import BlockStore
 from fastio.sizes import format_size, parse_size
 
@@ -292,7 +293,7 @@ class Hybrid:
         own = FlatBuffer(self._flat_buffer.nbytes, self._device_memory)
         own.bytes(0, own.nbytes).copy_(self._flat_buffer.bytes(0, own.nbytes))
         for slot in self._slots.values():
-            slot.parameter.data = own.device_view(slot.offset, slot.host)
+            slot.parameter.data = mark_exchanged(own.device_view(slot.offset, slot.host))
 
     def _next_phase(self, reached: set[torch.Tensor]) -> Callable[[], None]:
         """Return what to do after this step: measure the next step, or use a plan."""

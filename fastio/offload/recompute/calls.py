@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fastio._native import WeakStorage
-from fastio.offload.autograd.hooks import is_offloadable, is_parameter
+from fastio.offload.autograd.hooks import is_exchanged, is_offloadable, is_parameter
 from fastio.offload.autograd.version_counters import counter_of
 from fastio.offload.autograd.views import View
 from fastio.offload.recompute.numerics import Numerics, current
@@ -81,7 +81,7 @@ def note(func: Any, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], 
     """Return the record of an operator that ran. Call it where the operator was dispatched."""
     outputs = out if isinstance(out, (tuple, list)) else (out,)
     made = [_made(one) for one in outputs]
-    if not repeatable or not all(map(is_plain, (one for each in (args, kwargs.values()) for one in each))):
+    if not repeatable or not all(map(_may_read, (*args, *kwargs.values()))):
         return Call(func, number, (), {}, tuple(made), None)
     inputs: set[int] = set()
     noted = tuple([_noted(one, inputs) for one in args])
@@ -98,6 +98,12 @@ def is_plain(argument: Any) -> bool:
     if isinstance(argument, torch.Tensor):
         return isinstance(argument, torch.nn.Parameter) or is_offloadable(argument)
     return all(map(is_plain, argument)) if isinstance(argument, (list, tuple)) else True
+
+
+def _may_read(argument: Any) -> bool:
+    if isinstance(argument, torch.Tensor):
+        return is_plain(argument) and not is_exchanged(argument.untyped_storage())
+    return all(map(_may_read, argument)) if isinstance(argument, (list, tuple)) else True
 
 
 def key_of(tensor: torch.Tensor) -> Key:
