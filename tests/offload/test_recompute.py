@@ -510,6 +510,57 @@ def test_tensor_modified_through_data_before_the_operator_is_not_recomputed(stor
     same(run(Offload(store=store, policy=cheap_or_keep)), run(contextlib.nullcontext()))
 
 
+@pytest.mark.parametrize("swaps", [False, True])
+def test_parameter_changed_through_data_for_one_operator(swaps: bool, store: SlowStore) -> None:
+    """The sum is saved when the bias is as before."""
+
+    def run(around: Any) -> list[Tensor]:
+        x, weight, bias = noise(64, 64), noise(64, 64).requires_grad_(), nn.Parameter(noise(64))
+        with around:
+            before = bias.data if swaps else bias.data.clone()
+            if swaps:
+                bias.data = before.sign()
+            else:
+                bias.data.sign_()
+            h = torch.addmm(bias, x, weight)
+            if swaps:
+                bias.data = before
+            else:
+                bias.data.copy_(before)
+            value = (h * h).sum()
+            del h
+        return list(torch.autograd.grad(value, (weight, bias)))
+
+    same(run(Offload(store=store, policy=always)), run(contextlib.nullcontext()))
+
+
+@pytest.mark.parametrize("swaps", [False, True])
+@pytest.mark.parametrize("late", [False, True])
+def test_small_tensor_changed_through_data(late: bool, swaps: bool, store: SlowStore) -> None:
+    """Before the sum that is made from it is saved, or after."""
+
+    def run(around: Any) -> list[Tensor]:
+        x, weight, small = noise(64, 64), noise(64, 64).requires_grad_(), noise(64)
+
+        def change() -> None:
+            if swaps:
+                small.data = small + 1
+            else:
+                small.data.add_(1)
+
+        with around:
+            h = x @ weight + small
+            if not late:
+                change()
+            value = (h * h).sum()
+            del h
+            if late:
+                change()
+        return list(torch.autograd.grad(value, weight))
+
+    same(run(Offload(store=store, policy=always)), run(contextlib.nullcontext()))
+
+
 def cheap_or_keep(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
     return CheckpointPolicy.PREFER_RECOMPUTE if operator in CHEAP else CheckpointPolicy.MUST_SAVE
 

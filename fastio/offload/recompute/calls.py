@@ -27,13 +27,20 @@ class Constant(NamedTuple):
 
     tensor: torch.Tensor
     version: int
+    storage: WeakStorage  # that the operator read: ``tensor.data = new`` gives it another
     storage_nbytes: int
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether it has the bytes that the operator read, as far as its version tells."""
-        same = self.tensor._version == self.version
-        return same and self.tensor.untyped_storage().nbytes() == self.storage_nbytes
+        """Whether it has the bytes that the operator read, as far as its version and its storage tell."""
+        storage = self.tensor.untyped_storage()
+        same = self.tensor._version == self.version and storage._cdata == self.storage.cdata
+        return same and storage.nbytes() == self.storage_nbytes
+
+    @property
+    def key(self) -> Key:
+        """What identifies the bytes that the operator read."""
+        return self.storage.cdata, counter_of(self.tensor), self.version
 
 
 class Activation(NamedTuple):
@@ -133,12 +140,12 @@ def _noted_tensor(tensor: torch.Tensor, inputs: set[int]) -> Constant | Activati
     inputs.add(storage._cdata)
     nbytes = storage.nbytes()
     if (tensor.is_leaf and tensor.requires_grad) or is_parameter(tensor):  # the graph holds them anyway
-        return Constant(tensor, tensor._version, nbytes)
+        return Constant(tensor, tensor._version, WeakStorage(storage), nbytes)
     if nbytes >= SMALL:
         return Activation(key_of(tensor), View.of(tensor), nbytes)
-    if tensor.requires_grad:  # without its node, which would keep the graph alive
-        tensor = _detached(tensor)
-    return Constant(tensor, tensor._version, nbytes)
+    if tensor.requires_grad or tensor.dim():  # a number may be a Python number, which a detached one is not
+        tensor = _detached(tensor)  # without its node, which would keep the graph alive; ``.data =`` does not reach it
+    return Constant(tensor, tensor._version, WeakStorage(storage), nbytes)
 
 
 def _detached(tensor: torch.Tensor) -> torch.Tensor:
