@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import fastio
 from fastio.hybrid import Hybrid, manager
 from fastio.offload.autograd.hooks import REPORTS_TOP_HOOKS
 from hybrid_training import LateDeviceMemory, assert_same_bits, cloned, one_thread
+from slow_store import SlowStore
 
 WIDTH, DEPTH, ROWS = 32, 4, 64  # 8 KiB of activations: more than Offload's least
 
@@ -89,3 +92,51 @@ def test_copies_are_read_in_backward_and_activations_are_offloaded(
     assert alone.used[1] >= DEPTH - 1, "the first layer's backward reads no weight"
     assert under.taken == offload.taken
     assert min(under.taken) >= DEPTH
+
+
+class DearStore(SlowStore):
+    """Takes longer for each transfer than any operator here, so that what can be recomputed is."""
+
+    def write(self, index: int, address: int, nbytes: int) -> None:
+        time.sleep(0.01)
+        super().write(index, address, nbytes)
+
+
+class Block(nn.Module):
+    """Reads its parameters while they are on the device; its sum of layers is saved then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.layer = nn.LayerNorm(128), nn.Linear(128, 128)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.gelu(self.norm(torch.tanh(self.layer(x))))
+
+
+@pytest.mark.parametrize("mode", ["GFGB", "DFGB", "DHA"])
+def test_what_is_made_from_parameters_that_are_exchanged_is_not_recomputed(mode: str) -> None:
+    def run(together: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(*[Block() for _ in range(4)])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        around: Any = contextlib.nullcontext()
+        hybrid: Any = None
+        if together:
+            hybrid = Hybrid(model, optimizer, device="cpu", planner=lambda costs: [mode] * len(costs))
+            around = fastio.Offload(model, store=DearStore(), policy="optimal", codec="none", budget="256KiB")
+        losses: list[torch.Tensor] = []
+        for _ in range(6):
+            optimizer.zero_grad()
+            with around:
+                losses.append(model(torch.randn(64, 128)).square().mean())
+            losses[-1].backward()
+            optimizer.step()
+        if together:
+            assert around.counts.recomputed > 0, "GELU's outputs"
+            around.close()
+            hybrid.close()
+        return [loss.detach() for loss in losses] + [p.detach().clone() for p in model.parameters()]
+
+    with one_thread():
+        for found, plain in zip(run(True), run(False), strict=True):
+            assert torch.equal(found, plain)

@@ -21,6 +21,7 @@ from accelerators import DEVICE, keep_busy, torch_module
 from fastio.offload.manager import Offload
 from fastio.offload.recompute import recomputation
 from fastio.offload.recompute.calls import key_of
+from fastio.offload.recompute.numerics import current
 from fastio.offload.recompute.recipe import ChangedInputError
 from fastio.offload.recompute.recorder import Recorder
 from fastio.offload.stores.tiers import ActivationLostError
@@ -509,6 +510,57 @@ def test_tensor_modified_through_data_before_the_operator_is_not_recomputed(stor
     same(run(Offload(store=store, policy=cheap_or_keep)), run(contextlib.nullcontext()))
 
 
+@pytest.mark.parametrize("swaps", [False, True])
+def test_parameter_changed_through_data_for_one_operator(swaps: bool, store: SlowStore) -> None:
+    """The sum is saved when the bias is as before."""
+
+    def run(around: Any) -> list[Tensor]:
+        x, weight, bias = noise(64, 64), noise(64, 64).requires_grad_(), nn.Parameter(noise(64))
+        with around:
+            before = bias.data if swaps else bias.data.clone()
+            if swaps:
+                bias.data = before.sign()
+            else:
+                bias.data.sign_()
+            h = torch.addmm(bias, x, weight)
+            if swaps:
+                bias.data = before
+            else:
+                bias.data.copy_(before)
+            value = (h * h).sum()
+            del h
+        return list(torch.autograd.grad(value, (weight, bias)))
+
+    same(run(Offload(store=store, policy=always)), run(contextlib.nullcontext()))
+
+
+@pytest.mark.parametrize("swaps", [False, True])
+@pytest.mark.parametrize("late", [False, True])
+def test_small_tensor_changed_through_data(late: bool, swaps: bool, store: SlowStore) -> None:
+    """Before the sum that is made from it is saved, or after."""
+
+    def run(around: Any) -> list[Tensor]:
+        x, weight, small = noise(64, 64), noise(64, 64).requires_grad_(), noise(64)
+
+        def change() -> None:
+            if swaps:
+                small.data = small + 1
+            else:
+                small.data.add_(1)
+
+        with around:
+            h = x @ weight + small
+            if not late:
+                change()
+            value = (h * h).sum()
+            del h
+            if late:
+                change()
+        return list(torch.autograd.grad(value, weight))
+
+    same(run(Offload(store=store, policy=always)), run(contextlib.nullcontext()))
+
+
 def cheap_or_keep(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
     return CheckpointPolicy.PREFER_RECOMPUTE if operator in CHEAP else CheckpointPolicy.MUST_SAVE
 
@@ -537,6 +589,46 @@ def test_settings_of_the_forward_pass_hold_when_operators_run_again(store: SlowS
         torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
     assert offload.counts.recomputed == 1
+
+
+def precision(kind: str, reduced: bool) -> None:
+    """Set how products round, in the old way, the new way, or by denormals."""
+    if kind == "matmul":
+        torch.set_float32_matmul_precision("medium" if reduced else "highest")
+    elif kind == "denormals":
+        torch.set_flush_denormal(reduced)
+    else:
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16" if reduced else "none"
+
+
+@pytest.mark.parametrize("kind", ["matmul", "fp32_precision", "denormals"])
+def test_precision_of_the_forward_pass_holds_when_operators_run_again(kind: str, store: SlowStore) -> None:
+    if kind == "fp32_precision" and not hasattr(torch._C, "_get_fp32_precision_getter"):
+        pytest.skip("this torch has no such setting")
+    if kind == "denormals" and not torch.set_flush_denormal(False):
+        pytest.skip("this processor has no such setting")
+
+    def run(around: Any, reduced: bool = True) -> list[Tensor]:
+        x, weight = noise(512, 512), noise(512, 512).requires_grad_()
+        tiny = (weight.detach() * 1e-38).requires_grad_()
+        try:
+            precision(kind, reduced)
+            with around:
+                h = (x @ weight + (tiny * 0.1) * 1e38).tanh() * 2
+                value = (h.sigmoid() * h).sum()  # saves both
+        finally:
+            precision(kind, False)
+        before = current()
+        found = list(torch.autograd.grad(value, (weight, tiny)))
+        assert current() == before
+        return found
+
+    plain = run(contextlib.nullcontext())
+    offload = Offload(store=store, policy=always)
+    same(run(offload), plain)
+    assert offload.counts.recomputed > 0
+    if kind == "denormals":
+        assert not torch.equal(plain[0], run(contextlib.nullcontext(), False)[0])
 
 
 def test_graph_frees_what_recomputation_held(store: SlowStore) -> None:

@@ -20,6 +20,7 @@ from fastio.hybrid.memory.flat_buffer import FlatBuffer, is_dense, lay_out
 from fastio.hybrid.memory.freed_memory import FreedMemory
 from fastio.hybrid.memory.ranks import Ranks
 from fastio.hybrid.planning.costs import DHA
+from fastio.offload.autograd.hooks import mark_exchanged
 
 
 @dataclass(eq=False)
@@ -140,7 +141,7 @@ def move_to_host(groups: Sequence[Group], device_memory: DeviceMemory, ranks: Ra
             host = flat_buffer.view(offset, like)
             if ranks.index == 0:
                 host.copy_(like)
-            slot = Slot(full, parameter, offset, host, flat_buffer.device_view(offset, like), layer)
+            slot = Slot(full, parameter, offset, host, mark_exchanged(flat_buffer.device_view(offset, like)), layer)
             parameter.data = slot.device_view
             layer.slots.append(slot)
             freed.add(slot.nbytes)

@@ -22,7 +22,14 @@ from fastio.hybrid.memory.flat_buffer import ALIGNMENT, FlatBuffer, shaped
 from fastio.hybrid.memory.layers import Layer, Slot
 from fastio.hybrid.memory.saved_parameters import ParameterPack
 from fastio.hybrid.planning.costs import DFGB, DHA, GFGB
-from fastio.offload.autograd.hooks import REPORTS_TOP_HOOKS, PushedHooks, allows_hooks, top_hooks, unpack
+from fastio.offload.autograd.hooks import (
+    REPORTS_TOP_HOOKS,
+    PushedHooks,
+    allows_hooks,
+    mark_exchanged,
+    top_hooks,
+    unpack,
+)
 from fastio.offload.autograd.module_hooks import is_offloading
 
 
@@ -191,7 +198,7 @@ class ShadowModel:
     def _allocate_device_memory(self, layer: Layer) -> None:
         for run in _runs(layer.slots):
             start, stop = run[0].offset, run[-1].offset + run[-1].nbytes
-            device = self._device_memory.allocate(stop - start)
+            device = mark_exchanged(self._device_memory.allocate(stop - start))
             layer.runs.append((device, self._flat_buffer.bytes(start, stop - start)))
             for slot in run:
                 at = slot.offset - start

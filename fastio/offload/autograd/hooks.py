@@ -164,6 +164,17 @@ def is_offloadable(tensor: torch.Tensor) -> bool:
     return kind_of(tensor).offloadable and tensor.untyped_storage().nbytes() > 0
 
 
+def mark_exchanged(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor, whose memory gets other bytes, or is left for other memory, without a trace in its version."""
+    tensor.untyped_storage().exchanged = True  # type: ignore[attr-defined]
+    return tensor
+
+
+def is_exchanged(storage: torch.UntypedStorage) -> bool:
+    """Return whether a tensor of this storage was given to :func:`mark_exchanged`."""
+    return hasattr(storage, "exchanged")
+
+
 def is_parameter(tensor: torch.Tensor) -> bool:
     """Return whether the tensor is a parameter, a view of one, or a cast (AMP) or view computed from one."""
     return (type(tensor) is not torch.Tensor and isinstance(tensor, Parameter)) or is_of_parameter(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fastio._native import WeakStorage
-from fastio.offload.autograd.hooks import is_offloadable, is_parameter
+from fastio.offload.autograd.hooks import is_exchanged, is_offloadable, is_parameter
 from fastio.offload.autograd.version_counters import counter_of
 from fastio.offload.autograd.views import View
 from fastio.offload.recompute.numerics import Numerics, current
@@ -27,13 +27,20 @@ class Constant(NamedTuple):
 
     tensor: torch.Tensor
     version: int
+    storage: WeakStorage  # that the operator read: ``tensor.data = new`` gives it another
     storage_nbytes: int
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether it has the bytes that the operator read, as far as its version tells."""
-        same = self.tensor._version == self.version
-        return same and self.tensor.untyped_storage().nbytes() == self.storage_nbytes
+        """Whether it has the bytes that the operator read, as far as its version and its storage tell."""
+        storage = self.tensor.untyped_storage()
+        same = self.tensor._version == self.version and storage._cdata == self.storage.cdata
+        return same and storage.nbytes() == self.storage_nbytes
+
+    @property
+    def key(self) -> Key:
+        """What identifies the bytes that the operator read."""
+        return self.storage.cdata, counter_of(self.tensor), self.version
 
 
 class Activation(NamedTuple):
@@ -81,7 +88,7 @@ def note(func: Any, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], 
     """Return the record of an operator that ran. Call it where the operator was dispatched."""
     outputs = out if isinstance(out, (tuple, list)) else (out,)
     made = [_made(one) for one in outputs]
-    if not repeatable or not all(map(is_plain, (one for each in (args, kwargs.values()) for one in each))):
+    if not repeatable or not all(map(_may_read, (*args, *kwargs.values()))):
         return Call(func, number, (), {}, tuple(made), None)
     inputs: set[int] = set()
     noted = tuple([_noted(one, inputs) for one in args])
@@ -98,6 +105,12 @@ def is_plain(argument: Any) -> bool:
     if isinstance(argument, torch.Tensor):
         return isinstance(argument, torch.nn.Parameter) or is_offloadable(argument)
     return all(map(is_plain, argument)) if isinstance(argument, (list, tuple)) else True
+
+
+def _may_read(argument: Any) -> bool:
+    if isinstance(argument, torch.Tensor):
+        return is_plain(argument) and not is_exchanged(argument.untyped_storage())
+    return all(map(_may_read, argument)) if isinstance(argument, (list, tuple)) else True
 
 
 def key_of(tensor: torch.Tensor) -> Key:
@@ -127,12 +140,12 @@ def _noted_tensor(tensor: torch.Tensor, inputs: set[int]) -> Constant | Activati
     inputs.add(storage._cdata)
     nbytes = storage.nbytes()
     if (tensor.is_leaf and tensor.requires_grad) or is_parameter(tensor):  # the graph holds them anyway
-        return Constant(tensor, tensor._version, nbytes)
+        return Constant(tensor, tensor._version, WeakStorage(storage), nbytes)
     if nbytes >= SMALL:
         return Activation(key_of(tensor), View.of(tensor), nbytes)
-    if tensor.requires_grad:  # without its node, which would keep the graph alive
-        tensor = _detached(tensor)
-    return Constant(tensor, tensor._version, nbytes)
+    if tensor.requires_grad or tensor.dim():  # a number may be a Python number, which a detached one is not
+        tensor = _detached(tensor)  # without its node, which would keep the graph alive; ``.data =`` does not reach it
+    return Constant(tensor, tensor._version, WeakStorage(storage), nbytes)
 
 
 def _detached(tensor: torch.Tensor) -> torch.Tensor:

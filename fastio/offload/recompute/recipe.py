@@ -62,7 +62,7 @@ class Recipe:
     def storages(self) -> set[int]:
         """The ``_cdata`` of the storages that it reads."""
         constants = [one for call in self.calls for one in call.arguments() if isinstance(one, Constant)]
-        return {key[0] for key in self.inputs} | {one.tensor.untyped_storage()._cdata for one in constants}
+        return {key[0] for key in self.inputs} | {one.storage.cdata for one in constants}
 
     @property
     def held(self) -> list[Hold]:
@@ -150,7 +150,7 @@ def _add(recipe: Recipe, key: Key, step: ForwardPass, recorder: Recorder, depth:
 def _need(recipe: Recipe, argument: Constant | Activation, step: ForwardPass, recorder: Recorder, depth: int) -> str:
     """Let the recipe have an argument of an operator. Return why that is impossible, or ""."""
     if isinstance(argument, Constant):
-        return "" if argument.is_unchanged else _MODIFIED
+        return "" if argument.is_unchanged and not recorder.is_written_unseen(argument.key) else _MODIFIED
     if recorder.is_written_unseen(argument.key):
         return _MODIFIED
     saved = covering(step.saved_with(argument.key), argument.view, argument.storage_nbytes)
