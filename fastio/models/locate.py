@@ -9,7 +9,7 @@ import re
 from typing import Any, NamedTuple
 
 from fastio.errors import CorruptFileError, ShardMissingError, quoted
-from fastio.files.checkpoint_folders import told_of_folder
+from fastio.files.checkpoint_folders import holds_shards, told_of_folder
 from fastio.files.open_file import MISSING_MODEL, check_regular, is_path, opened, paths_of
 from fastio.formats import foreign
 from fastio.formats.detect import INDEX_SUFFIX
@@ -134,6 +134,12 @@ def _in_folder(folder: str) -> str:
         if os.path.isfile(path):
             return path
     expected = " or ".join(_NAMES)
+    if holds_shards(folder):
+        problem = (
+            f"expected {expected}, found parts of tensors, as ranks saved them: make whole files of them by "
+            "fastio.distributed.consolidate; `fastio verify` takes the parts by their names"
+        )
+        raise FileNotFoundError(errno.ENOENT, problem, folder)
     names = sorted(os.listdir(folder))
     for suffix in _SUFFIXES:
         found = [name for name in names if name.endswith(suffix)]
