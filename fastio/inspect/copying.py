@@ -6,10 +6,12 @@ import errno
 import os
 from collections.abc import Callable
 
+from fastio.errors import VolumeError
 from fastio.files.atomic_file import AtomicFile
 from fastio.formats.small_reads import blocks_at
 from fastio.volumes import opening
 from fastio.volumes.object_file import ObjectFile, check_regular, opened
+from fastio.volumes.superblock import is_volume
 from fastio.volumes.views import write_all
 from fastio.volumes.volume import Volume
 
@@ -20,12 +22,16 @@ def copy(
     """Copy a file or an object to a path, durably; return that path, and the number of bytes.
 
     Of a ``destination`` without a name, a folder or a volume, the source's name is added. The new one appears when it
-    is complete. FileExistsError if there is one already, without ``replace``. Otherwise what opening the source and
-    saving to the destination raise.
+    is complete. FileExistsError if there is one already, without ``replace``; VolumeError if that is a volume, and the
+    source is none. Otherwise what opening the source and saving to the destination raise.
     """
     check_regular(source)  # of a pipe or a device nothing would be copied: they have no size
     with opened(source) as (fd, size):
         target = _target(source, destination)
+        if is_volume(target) and not is_volume(source):
+            raise VolumeError(
+                f"{target}: it is a volume, which the copy would replace: name file:{target} to copy into it"
+            )
         if not replace and _exists(target):
             problem = f"{os.strerror(errno.EEXIST)}; force=True replaces it"
             raise FileExistsError(errno.EEXIST, problem, target)

@@ -6,6 +6,7 @@ used only then. So a copy that a power cut tore is never the only one that tells
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -53,6 +54,14 @@ def write(device: Device, superblock: Superblock, copies: Sequence[int] = range(
     for copy in copies:
         device.write(copy * BLOCK, block)
         device.flush()
+
+
+def is_volume(path: str) -> bool:
+    """Whether a regular file begins as a volume does."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
 
 
 def read(device: Device) -> tuple[Superblock, list[int]]:

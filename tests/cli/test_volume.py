@@ -80,3 +80,15 @@ def test_wrong_arguments_are_errors_with_cures(volume: str, tmp_path: Path) -> N
 def large(folder: Path) -> Path:
     fastio.save(torch.zeros(500_000), folder / "large.npy")
     return folder / "large.npy"
+
+
+def test_copy_to_a_volume_by_its_files_name_does_not_replace_it(volume: str, tmp_path: Path) -> None:
+    file = tmp_path / "volume"
+    before = file.read_bytes()
+    for force in ((), ("--force",)):
+        said = run("cp", tmp_path / "x.pt", file, *force, status=2).stderr
+        assert f"it is a volume, which the copy would replace: name {volume} to copy into it" in said
+    assert file.read_bytes() == before
+    for _ in range(2):
+        run("cp", file, tmp_path / "backup", "--force")
+    assert (tmp_path / "backup").read_bytes() == before
