@@ -112,11 +112,10 @@ class Hybrid:
         self._optimizer = optimizer
         self._device_memory: DeviceMemory = device_memory_for(device)
         self._ranks = Ranks(process_group)
-        if self._ranks.count > 1:
-            requirements.check_shared(gradient_reserve, optimizer_store)
         with self._ranks.together("making a Hybrid", "make the same model and optimizer on every rank") as values:
             requirements.check_parameters(model, optimizer)
             if self._ranks.count > 1:
+                requirements.check_shared(gradient_reserve, optimizer_store)
                 requirements.check_all_updated(model, optimizer)
             groups = parameter_groups(model)
             sizes = [(name, sum(p.numel() * p.element_size() for _, p in own)) for name, _, own in groups]
