@@ -9,15 +9,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
 
 from fastio._native import Mapping, Slice
 from fastio.devices import Accelerator
 from fastio.errors import RefusedError
+from fastio.memory.memory_file import pin
 from fastio.runtime.native_errors import NativeError
 
 PAGE = 4096
-_never_unmapped: list[Mapping] = []  # still registered: other memory must not get the same address
 
 
 class HostMemory:
@@ -50,10 +49,8 @@ class HostMemory:
         self.pinned = False
         if pin_for is not None:
             mapping.populate()  # the driver would fault the pages in with one thread
-            pin_for.pin(self.address, nbytes)
+            self._unpin = pin(pin_for, mapping, self.address, nbytes, self)
             self.pinned = True
-            self._unpin = weakref.finalize(self, _unpin, pin_for, mapping, os.getpid())
-            self._unpin.atexit = False  # the end of the process frees it; CUDA may be gone before
 
     def close(self) -> None:
         """Unpin and unmap. The memory must not be in use."""
@@ -61,17 +58,6 @@ class HostMemory:
             self.pinned = False
             self._unpin()
         self.view.release()
-
-
-def _unpin(accelerator: Accelerator, mapping: Mapping, owner: int) -> None:
-    """Unpin the memory, which is unmapped after that; in a forked process, which has no CUDA, do nothing."""
-    if os.getpid() != owner:
-        return
-    try:
-        accelerator.unpin_unused(mapping.address)
-    except BaseException:
-        _never_unmapped.append(mapping)
-        raise
 
 
 class Lease:

@@ -9,6 +9,7 @@ import weakref
 
 from fastio.devices import Accelerator
 from fastio.errors import TransferError
+from fastio.memory.memory_file import address_of, new_memory_file, pin
 
 
 class SharedStaging:
@@ -29,9 +30,7 @@ class SharedStaging:
         self.address = address_of(self._mapping)
         self.pinned = pin_for is not None
         if pin_for is not None:
-            pin_for.pin(self.address, nbytes)
-            self._unpinning = weakref.finalize(self, _unpin, pin_for, self._mapping, os.getpid())
-            self._unpinning.atexit = False  # the end of the process frees it; CUDA may be gone before
+            self._unpinning = pin(pin_for, self._mapping, self.address, nbytes, self)
 
     def close(self) -> None:
         """Unpin the memory and close its file. Nothing may use it any more."""
@@ -49,25 +48,11 @@ def map_file(fd: int, nbytes: int) -> mmap.mmap:
         raise TransferError(error.errno or 0, "mapping the copy of a state", "shared memory") from error
 
 
-def address_of(mapping: mmap.mmap) -> int:
-    """Return the address of a mapping, which stays open as long as it is referred to."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
-
-
 def _memory_file(nbytes: int) -> int:
-    fd = os.memfd_create("fastio-checkpoint", os.MFD_CLOEXEC)
     try:
-        os.posix_fallocate(fd, 0, nbytes)  # a page that could not be had later would end the process with SIGBUS
+        return new_memory_file("fastio-checkpoint", nbytes)
     except OSError as error:
-        os.close(fd)
         raise TransferError(error.errno or 0, f"reserving {nbytes} bytes for the copy", "shared memory") from error
-    return fd
-
-
-def _unpin(accelerator: Accelerator, mapping: mmap.mmap, owner: int) -> None:
-    """Unpin the memory, which is unmapped after that; in a forked process, which has no CUDA, do nothing."""
-    if os.getpid() == owner:
-        accelerator.unpin_unused(address_of(mapping))
 
 
 _all: weakref.WeakSet[SharedStaging] = weakref.WeakSet()

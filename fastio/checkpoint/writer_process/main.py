@@ -16,13 +16,14 @@ from typing import Any
 
 from fastio.checkpoint.folder.incremental_links import BaseStep
 from fastio.checkpoint.folder.step_folders import StepFolder
-from fastio.checkpoint.saving.shared_staging import address_of, map_file
+from fastio.checkpoint.saving.shared_staging import map_file
 from fastio.checkpoint.saving.snapshot import storage_at
 from fastio.checkpoint.saving.step_writer import StepWriter
 from fastio.checkpoint.saving.writing import Task
 from fastio.checkpoint.writer_process.messages import FAILED, PROGRESS, REMOVED, WRITTEN, WriterSettings, read_step
 from fastio.errors import CheckpointError
 from fastio.formats.pt.records import Records
+from fastio.memory.memory_file import address_of
 
 _NICE = 10  # training goes first
 

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
-import weakref
 
 from fastio.devices import Accelerator
 from fastio.errors import RefusedError
+from fastio.memory.memory_file import address_of, new_memory_file, pin
 
 _NAME = "fastio-hybrid"
 
 
 def memory_file(nbytes: int, token: str) -> int:
-    """Return the descriptor of a new memory file (memfd) of zeros. It has no name, and ends with its last user.
-
-    Its bytes are reserved: a page that is missing later would end a process. RefusedError if there are too few.
-    """
-    fd = os.memfd_create(f"{_NAME}-{token}", os.MFD_CLOEXEC)
+    """Return the descriptor of a new memory file, whose bytes are reserved. RefusedError if there are too few."""
     try:
-        os.posix_fallocate(fd, 0, nbytes)
+        return new_memory_file(f"{_NAME}-{token}", nbytes)
     except OSError as error:
-        os.close(fd)
         raise RefusedError(f"no {nbytes} bytes of shared memory: {os.strerror(error.errno or 0)}") from None
-    return fd
 
 
 def open_memory_file(process: int, fd: int, token: str) -> int:
@@ -53,13 +46,4 @@ class SharedMemory:
         self.view = memoryview(mapping)
         self.nbytes = len(mapping)
         if pin_for is not None:
-            address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
-            pin_for.pin(address, self.nbytes)
-            unpin = weakref.finalize(self, _unpin, pin_for, address, mapping, os.getpid())
-            unpin.atexit = False  # the end of the process frees it; CUDA may be gone before
-
-
-def _unpin(accelerator: Accelerator, address: int, mapping: mmap.mmap, owner: int) -> None:
-    """Unpin the memory, which is unmapped after that; in a forked process, which has no CUDA, do nothing."""
-    if os.getpid() == owner:
-        accelerator.unpin_unused(address)
+            pin(pin_for, mapping, address_of(mapping), self.nbytes, self)
