@@ -15,7 +15,7 @@ from fastio.hybrid.memory.gradient import Gradient
 from fastio.hybrid.memory.gradient_copies import GradientCopies
 from fastio.hybrid.memory.ranks import Ranks
 from fastio.hybrid.optimizer.cpu_optimizer import CpuOptimizer, settings_of
-from fastio.hybrid.optimizer.update_states import State, cut_state, put_back, updated
+from fastio.hybrid.optimizer.update_states import State, cut_state, put_back, update_parts, updated
 from fastio.hybrid.planning import costs
 from fastio.memory.staging_buffers import PAGE
 
@@ -70,22 +70,12 @@ class SharedStates:
                     self._lines[self._gradients[parameter]] not in fresh
                 )
             values.update(settings_of(self._optimizer))
-            due = [[(part, self._cut(part, fresh)) for part in updated(chunk, groups)] for chunk in self._own]
+            due = [{part: self._cut(part, fresh) for part in updated(chunk, groups)} for chunk in self._own]
         with self._ranks.together("an update, which changed part of the parameters,"):
-            gradients.start_copies(dict.fromkeys(part.gradient for parts in due for part, _ in parts))
-            for parts in filter(None, due):
-                for part, _ in parts:
-                    part.master.grad = part.of(gradients.finish(part.gradient, part.stop))
-                states = {part.master: state for part, state in parts}
-                try:
-                    self._cpu_optimizer.update(
-                        ((groups[part.slot.parameter], part.master) for part, _ in parts), states
-                    )
-                finally:
-                    for part, _ in parts:
-                        part.master.grad = None
-                for part, _ in parts:
-                    put_back(part, states[part.master], self._optimizer.state.get(part.slot.parameter, {}))
+            gradients.start_copies(dict.fromkeys(part.gradient for states in due for part in states))
+            for states in filter(None, due):
+                for part, state in update_parts(self._cpu_optimizer, states, gradients, groups).items():
+                    put_back(part, state, self._optimizer.state.get(part.slot.parameter, {}))
 
     def close(self) -> None:
         """Return the state to the optimizer, in this process's own memory."""

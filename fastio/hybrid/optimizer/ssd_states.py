@@ -19,7 +19,7 @@ from fastio.hybrid.memory.freed_memory import FreedMemory
 from fastio.hybrid.memory.gradient import Gradient
 from fastio.hybrid.memory.gradient_copies import GradientCopies
 from fastio.hybrid.optimizer.cpu_optimizer import CpuOptimizer
-from fastio.hybrid.optimizer.update_states import State, cut_state, updated
+from fastio.hybrid.optimizer.update_states import State, cut_state, update_parts, updated
 from fastio.memory.staging_buffers import HostMemory
 from fastio.offload.stores.block_store import BLOCK, BlockStore
 
@@ -158,20 +158,18 @@ class SsdStates:
         gradients: GradientCopies,
         groups: dict[torch.Tensor, int],
     ) -> None:
-        states: dict[torch.Tensor, State] = {}
+        states: dict[Part, State] = {}
         for part in parts:
-            part.master.grad = part.of(gradients.finish(part.gradient, part.stop))
             numbers, names = self._kept.get(part, ({}, []))
-            states[part.master] = {**numbers, **{name: self._view(chunk, buffer, name, part) for name in names}}
+            states[part] = {**numbers, **{name: self._view(chunk, buffer, name, part) for name in names}}
         try:
-            self._cpu_optimizer.update(((groups[part.slot.parameter], part.master) for part in parts), states)
+            states = update_parts(self._cpu_optimizer, states, gradients, groups)
         finally:
             for part in parts:
-                part.master.grad = None
                 start = part.slot.offset + part.start * part.master.element_size()
                 gradients.flat_buffer.forget(start, start + part.nbytes)
         for part in parts:
-            self._keep(chunk, buffer, part, states[part.master])
+            self._keep(chunk, buffer, part, states[part])
 
     def _keep(self, chunk: Chunk, buffer: int, part: Part, state: State) -> None:
         """Put the tensors of a part into the buffer if the update made new ones, and remember the rest."""

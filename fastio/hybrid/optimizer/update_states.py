@@ -50,17 +50,10 @@ class HostStates:
         new = [p for p in groups if p.grad is not None and p not in kept]
         kept.update((p, {}) for p in new)  # in the order that plain training creates them
         for parts in filter(None, due):
-            for part in parts:
-                part.master.grad = part.of(gradients.finish(part.gradient, part.stop))
-            states = {part.master: _state_of(part, kept[part.slot.parameter]) for part in parts}
-            try:
-                self._cpu_optimizer.update(((groups[part.slot.parameter], part.master) for part in parts), states)
-            finally:
-                for part in parts:
-                    part.master.grad = None
-            for part in parts:
+            states = {part: _state_of(part, kept[part.slot.parameter]) for part in parts}
+            for part, state in update_parts(self._cpu_optimizer, states, gradients, groups).items():
                 if not part.is_whole:
-                    put_back(part, states[part.master], kept[part.slot.parameter])
+                    put_back(part, state, kept[part.slot.parameter])
         for parameter in new:
             if not kept[parameter]:  # plain SGD has none
                 del kept[parameter]
@@ -80,6 +73,21 @@ class HostStates:
 def updated(chunk: Chunk, groups: dict[torch.Tensor, int]) -> list[Part]:
     """Return the parts whose parameters are in the optimizer and have a gradient."""
     return [p for p in chunk.parts if p.slot.parameter in groups and p.slot.parameter.grad is not None]
+
+
+def update_parts(
+    cpu_optimizer: CpuOptimizer, states: dict[Part, State], gradients: GradientCopies, groups: dict[torch.Tensor, int]
+) -> dict[Part, State]:
+    """Update parts, one or more, that have these states, with their gradients; return their new states."""
+    for part in states:
+        part.master.grad = part.of(gradients.finish(part.gradient, part.stop))
+    by_master = {part.master: state for part, state in states.items()}
+    try:
+        cpu_optimizer.update(((groups[part.slot.parameter], part.master) for part in states), by_master)
+    finally:
+        for part in states:
+            part.master.grad = None
+    return {part: by_master[part.master] for part in states}
 
 
 def cut_state(part: Part, state: State) -> State:
