@@ -12,7 +12,7 @@ from fastio.offload.autograd.hooks import is_exchanged, is_offloadable, is_param
 from fastio.offload.autograd.version_counters import counter_of
 from fastio.offload.autograd.views import View
 from fastio.offload.recompute.numerics import Numerics, current
-from fastio.offload.recompute.operators import UNSAFE_VIEW
+from fastio.offload.recompute.operators import UNSAFE_VIEW, tensors_in
 
 SMALL = 4096  # bytes: smaller arguments are held as they are
 
@@ -88,7 +88,8 @@ def note(func: Any, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], 
     """Return the record of an operator that ran. Call it where the operator was dispatched."""
     outputs = out if isinstance(out, (tuple, list)) else (out,)
     made = [_made(one) for one in outputs]
-    if not repeatable or not all(map(_may_read, (*args, *kwargs.values()))):
+    given = [*args, *kwargs.values()]
+    if not repeatable or not is_plain(given) or any(map(_is_exchanged, given)):
         return Call(func, number, (), {}, tuple(made), None)
     inputs: set[int] = set()
     noted = tuple([_noted(one, inputs) for one in args])
@@ -107,10 +108,8 @@ def is_plain(argument: Any) -> bool:
     return all(map(is_plain, argument)) if isinstance(argument, (list, tuple)) else True
 
 
-def _may_read(argument: Any) -> bool:
-    if isinstance(argument, torch.Tensor):
-        return is_plain(argument) and not is_exchanged(argument.untyped_storage())
-    return all(map(_may_read, argument)) if isinstance(argument, (list, tuple)) else True
+def _is_exchanged(argument: Any) -> bool:
+    return any(is_exchanged(one.untyped_storage()) for one in tensors_in(argument))
 
 
 def key_of(tensor: torch.Tensor) -> Key:

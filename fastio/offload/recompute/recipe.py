@@ -149,10 +149,10 @@ def _add(recipe: Recipe, key: Key, step: ForwardPass, recorder: Recorder, depth:
 
 def _need(recipe: Recipe, argument: Constant | Activation, step: ForwardPass, recorder: Recorder, depth: int) -> str:
     """Let the recipe have an argument of an operator. Return why that is impossible, or ""."""
-    if isinstance(argument, Constant):
-        return "" if argument.is_unchanged and not recorder.is_written_unseen(argument.key) else _MODIFIED
     if recorder.is_written_unseen(argument.key):
         return _MODIFIED
+    if isinstance(argument, Constant):
+        return "" if argument.is_unchanged else _MODIFIED
     saved = covering(step.saved_with(argument.key), argument.view, argument.storage_nbytes)
     if saved is not None:
         group = recipe.inputs.setdefault(argument.key, [])
