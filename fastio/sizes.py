@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 _UNITS = {"": 1, "B": 1} | {
@@ -36,11 +37,16 @@ def check_count(name: str, count: object, expected: str) -> None:
 
 def format_size(nbytes: float) -> str:
     """Return a size of so many bytes in words: ``"12.3 MiB"``."""
-    for unit in ("B", "KiB", "MiB"):
-        if nbytes < 1024:
-            return f"{_three_digits(nbytes)} {unit}"
-        nbytes /= 1024
-    return f"{_three_digits(nbytes)} GiB"
+    return _in_units(nbytes, 1024, 1024, ("B", "KiB", "MiB", "GiB"))
+
+
+def _in_units(number: float, base: int, most: float, units: Sequence[str]) -> str:
+    """Return a size in the first unit of which there are fewer than ``most``, or in the last one."""
+    for unit in units[:-1]:
+        if number < most:
+            return f"{_three_digits(number)} {unit}"
+        number /= base
+    return f"{_three_digits(number)} {units[-1]}"
 
 
 def exact_size(nbytes: int) -> str:
@@ -52,12 +58,7 @@ def exact_size(nbytes: int) -> str:
 def both_units(nbytes: int) -> str:
     """Return a size in both kinds of units, for sizes that users give: ``"954 MiB (1 GB)"``."""
     found = format_size(nbytes)
-    value: float = nbytes
-    for unit in ("B", "KB", "MB", "GB"):
-        if value < 999.5 or unit == "GB":
-            return found if unit == "B" else f"{found} ({_three_digits(value)} {unit})"
-        value /= 1000
-    raise AssertionError
+    return found if nbytes < 1000 else f"{found} ({_in_units(nbytes, 1000, 999.5, ('B', 'KB', 'MB', 'GB'))})"
 
 
 def count_of(number: int, noun: str, plural: str = "") -> str:
