@@ -38,13 +38,14 @@ def measure(folder: Path, nbytes: int, steps: int, tell: Callable[[str, float], 
         found = _run(folder / f"rendezvous-{number}", number, nbytes, steps)
         digests |= {one["digest"] for one in found}
         memory = sum(one["memory"] for one in found)
-        own, parameters = memory - RANKS * found[0]["on_device"], found[0]["parameters"]
+        parameters = found[0]["parameters"]
+        own = memory - RANKS * parameters  # without the gradients, in DDP's buckets
         step, update = (max(one[what] for one in found) * 1e3 for what in ("step_s", "update_s"))
         rows.append([way, step, update, memory / _MIB, own / parameters, "yes" if len(digests) == 1 else "NO"])
         tell(way, 1)
     columns = ("way", "step ms*", "update ms*", "memory MiB*", "host copies x parameters*", "same bits")
     note = (
-        f"{found[0]['parameters'] / 1e6:,.0f} MB of parameters, AdamW (fused), gloo, one thread a rank, {steps} steps, "
+        f"{parameters / 1e6:,.0f} MB of parameters, AdamW (fused), gloo, one thread a rank, {steps} steps, "
         "the median of all but the first. On the CPU gradients and DDP's buckets, which a GPU would hold, are in the "
         "memory too (proportional, PSS, of both ranks); host copies are without them"
     )
@@ -122,7 +123,6 @@ def _train(way: int, nbytes: int, steps: int, before: int = 0) -> dict[str, Any]
         "update_s": median(update_s[1:]),
         "memory": memory,
         "parameters": parameters,
-        "on_device": parameters,  # gradients, in DDP's buckets
         "digest": digest,
     }
 

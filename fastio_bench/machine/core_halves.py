@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import torch
+from fastio_bench.harness.torch_threads import torch_threads
 
 
 def halves() -> tuple[list[int], list[int]]:
@@ -23,14 +23,13 @@ def halves() -> tuple[list[int], list[int]]:
 @contextmanager
 def bound(cores: Sequence[int]) -> Iterator[None]:
     """Bind all threads of this process, and what they start from now on, to cores; torch computes with one on each."""
-    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    before = os.sched_getaffinity(0)
     _bind(cores)
-    torch.set_num_threads(len(cores))
     try:
-        yield
+        with torch_threads(len(cores)):
+            yield
     finally:
         _bind(before)
-        torch.set_num_threads(threads)
 
 
 def _bind(cores: Sequence[int] | set[int]) -> None:

@@ -19,6 +19,7 @@ from torch.autograd.graph import save_on_cpu
 import fastio
 from fastio import devices
 from fastio.offload import BlockStore
+from fastio_bench.harness.torch_threads import torch_threads
 from fastio_bench.offload.pinned_copies import PinnedCopies
 from fastio_bench.report.table import Cell, ResultTable
 
@@ -55,12 +56,8 @@ def measure(device: torch.device, folder: Path, rounds: int) -> list[HostTime]:
 
     torch has one thread: those of the simulated device's kernels would spin, and take the processor from the host.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with torch_threads(1):
         return _measure(device, folder, rounds)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _measure(device: torch.device, folder: Path, rounds: int) -> list[HostTime]:

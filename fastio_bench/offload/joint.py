@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import math
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -25,6 +25,7 @@ from fastio.offload.planning.optimal import optimal
 from fastio.offload.planning.profile import Profile
 from fastio.offload.recompute.checkpoint_policy import PlannedPolicy
 from fastio_bench.harness.timing import Peak
+from fastio_bench.harness.torch_threads import torch_threads
 from fastio_bench.offload.modelled_disk import ModelledClock, ModelledDisk
 from fastio_bench.report.table import ResultTable
 from fastio_bench.workloads.training_models import Size, Training, make
@@ -94,7 +95,7 @@ class RecomputingAlone:
 def measure(size: Size, rounds: int) -> list[Way]:
     """Train ``rounds`` interleaved steps by each way."""
     clock = ModelledClock()
-    with clock.everywhere(), _one_thread():
+    with clock.everywhere(), torch_threads(1):
         return _measure(size, rounds, clock)
 
 
@@ -222,16 +223,6 @@ def _both(first: AbstractContextManager[Any], second: AbstractContextManager[Any
 
 def _counts(manager: fastio.Offload) -> tuple[int, int]:
     return sum(one.written_bytes for one in manager.counts.traffic.values()), manager.counts.recomputed_bytes
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _step(

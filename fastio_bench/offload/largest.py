@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from fastio_bench.harness.torch_threads import torch_threads
 from fastio_bench.offload.depth import search
 from fastio_bench.offload.limited import LimitedTraining, Trained
 from fastio_bench.report.table import SIMULATED, Cell, ResultTable
@@ -47,12 +48,8 @@ def measure(
     device: torch.device, folder: Path, names: tuple[str, ...], tell: Callable[[str], None]
 ) -> Iterator[Largest]:
     """Search for each network: the batch, and of some the depth. Kernels have one thread: they are small."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with torch_threads(1):
         yield from _measure(device, folder, names, tell)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _measure(
