@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,3 +26,13 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     monkeypatch.setattr(writing, "save_layout", wait_and_save)
     yield go
     go.set()
+
+
+@pytest.fixture
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the writer process: its start takes two seconds of a core."""
+    import warm_python
+    from fastio.checkpoint.writer_process import process
+
+    module = types.SimpleNamespace(**{**vars(subprocess), "Popen": warm_python.WarmPopen})
+    monkeypatch.setattr(process, "subprocess", module)

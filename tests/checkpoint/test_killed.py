@@ -6,9 +6,7 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
 import time
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,8 @@ import torch
 
 import fastio
 import trainings
-import warm_python
 from fastio.checkpoint import Checkpointer
 from fastio.checkpoint.folder.step_folders import StepFolder
-from fastio.checkpoint.writer_process import process
 from faults import Server
 
 KILLS = 500  # by night, in each mode
@@ -67,12 +63,7 @@ def test_newest_complete_step_is_restored_after_a_kill(
         wanted = chance.randrange(1, 4)
         while _lines(ready) < wanted:
             time.sleep(0.0005)
-        delay = chance.uniform(0, LONGEST)
-        time.sleep(delay)
-        os.kill(child.pid, signal.SIGKILL)
-        outcome = child.wait()
-        where = f"turn {turn}, killed {delay * 1e6:.0f} us after the start of save {wanted}"
-        assert outcome.status == -signal.SIGKILL, f"{where}: {outcome.stderr}"
+        where = f"turn {turn}, {child.killed_after(chance.uniform(0, LONGEST))} after the start of save {wanted}"
         known = int(ready.read_text().split("\n")[-2])
 
         late += any(folder.glob("step-*/changes.1.pt"))
@@ -99,14 +90,13 @@ def test_newest_complete_step_is_restored_after_a_kill(
         assert (late > 0) == incremental  # some hit when a step's second file existed
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("kills", [KILLS // 50, pytest.param(KILLS, marks=pytest.mark.nightly)])
 def test_step_of_a_killed_writer_process_is_whole_or_absent_and_its_handle_says_which(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+    tmp_path: Path, kills: int
 ) -> None:
     """A kill between the step's commit and the message that tells it makes an error of a step that is there."""
     chance = random.Random(0)
-    module = types.SimpleNamespace(**{**vars(subprocess), "Popen": warm_python.WarmPopen})
-    monkeypatch.setattr(process, "subprocess", module)
     state = {f"layer {number}": torch.arange(1 << 18) for number in range(4)}
     lost = 0
     newest = -1

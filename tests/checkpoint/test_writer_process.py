@@ -7,11 +7,9 @@ import logging
 import mmap
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
-import types
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +45,6 @@ if place == "writing":
         pass
 die()
 """
-
-
-@pytest.fixture
-def warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the writer process: its start takes two seconds of a core."""
-    module = types.SimpleNamespace(**{**vars(subprocess), "Popen": warm_python.WarmPopen})
-    monkeypatch.setattr(process, "subprocess", module)
 
 
 def pid_of(checkpointer: Checkpointer) -> int:

@@ -52,7 +52,9 @@ def test_a_storage_that_the_program_frees_after_its_move_is_not_copied_again(
     a = torch.randn(128, 128).to(device).requires_grad_()
     (expected,) = torch.autograd.grad((a * 1).sin().cos().exp().sum(), a)
     offload = fastio.Offload(store=tmp_path, policy="all", codec="none", host_budget=host_budget)
-    for _ in range(6):
+    passes = 0
+    while passes < 6 or (offload.counts.writes == 0 and passes < 200):  # a busy disk begins no write in time
+        passes += 1
         with offload:
             x = a * 1
             kept = x.detach().clone()
@@ -65,7 +67,7 @@ def test_a_storage_that_the_program_frees_after_its_move_is_not_copied_again(
         (found,) = torch.autograd.grad(loss, a)
         assert torch.equal(found, expected)
         del x, y, loss, others
-    assert offload.counts.writes + offload.counts.handed_back > 0  # a slow disk may begin no write in time
+    assert offload.counts.writes > 0
     assert offload.counts.refused == 0
     assert offload.saved_tensors_alive == 0
     offload.close()

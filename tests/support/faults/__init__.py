@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,14 @@ class Child:
         self.pid = pid
         self._server = server
         self._base = base
+
+    def killed_after(self, seconds: float) -> str:
+        """Kill it after some seconds, and wait for its end; returns when it was, in words."""
+        time.sleep(seconds)
+        os.kill(self.pid, signal.SIGKILL)
+        outcome, when = self.wait(), f"killed {seconds * 1e6:.0f} us"
+        assert outcome.status == -signal.SIGKILL, f"{when} later: {outcome.stderr}"
+        return when
 
     def wait(self) -> Outcome:
         """Wait for its end; returns its outcome."""
