@@ -34,8 +34,9 @@ _LEFTOVER_SECONDS = 24 * 3600.0
 # hold, or where the inode of a name keeps changing, the retries must end in an error.
 _TRIES = 100
 _LONGEST_NAME = 200
-_LOCKED = f"[0-{_SLOTS - 1}]|[0-9a-f]{{{2 * _RANDOM_NBYTES}}}"  # the slots of files with a lock
-_TEMPORARY = re.compile(rf"\.(.+)\.fastio-(?:{_LOCKED}|{_UNLOCKED}[0-9a-f]+)\.tmp")
+_RANDOM = f"[0-9a-f]{{{2 * _RANDOM_NBYTES}}}"
+_LOCKED = f"[0-{_SLOTS - 1}]|{_RANDOM}"  # the slots of files with a lock
+_TEMPORARY = re.compile(rf"\.(.+)\.fastio-(?:{_LOCKED}|{_UNLOCKED}{_RANDOM})\.tmp")
 # From Lustre without its option "flock", and FUSE and NFS without a lock server.
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM)
@@ -140,7 +141,7 @@ class TemporaryFile:
             if found:
                 break
         if crowded:
-            for name in _names(self._folder, target.base, f"[0-9a-f]{{{2 * _RANDOM_NBYTES}}}"):
+            for name in _names(self._folder, target.base, _RANDOM):
                 _clear(self._folder, name)
         return found
 
@@ -213,7 +214,7 @@ def _clear(folder: Folder, name: str) -> None:
 
 def _clear_unlocked(folder: Folder, base: str) -> None:
     """Remove the temporary files without a lock that have not been written to for a day."""
-    for name in _names(folder, base, f"{_UNLOCKED}[0-9a-f]{{{2 * _RANDOM_NBYTES}}}|[0-{_SLOTS - 1}]"):
+    for name in _names(folder, base, f"{_UNLOCKED}{_RANDOM}|[0-{_SLOTS - 1}]"):
         with contextlib.suppress(OSError):  # another process has removed it, or this one may not
             status = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
             if stat.S_ISREG(status.st_mode) and time.time() - status.st_mtime > _LEFTOVER_SECONDS:
