@@ -10,6 +10,7 @@
 
 #include "support/errors.hpp"
 #include "vfio/in_use.hpp"
+#include "vfio/started.hpp"
 #include "vfio/sysfs.hpp"
 
 namespace fastio {
@@ -18,6 +19,7 @@ namespace {
 
 constexpr const char* kVfio = "vfio-pci";
 constexpr const char* kNoteFolder = "/run/fastio";
+constexpr uint64_t kStartMs = 60'000;  // what Linux gives an admin command
 
 std::string note_path(const std::string& pci) { return std::string(kNoteFolder) + "/vfio-" + pci; }
 
@@ -59,6 +61,7 @@ void check_role(const std::string& pci, VfioRole role, const std::string& driver
 }  // namespace
 
 VfioClaim::VfioClaim(const std::string& pci, VfioRole role) : pci_(pci) {
+    if (std::string refusal = wait_until_started(pci, kStartMs); !refusal.empty()) throw Refused(pci + ": " + refusal);
     const std::string driver = driver_of(pci);
     check_role(pci, role, driver);
     static_cast<void>(group());  // throws before anything is changed

@@ -20,6 +20,7 @@ namespace fastio {
 namespace {
 
 constexpr const char* kContainer = "/dev/vfio/vfio";
+constexpr int kBusyTries = 50;  // every 100 ms, while something else resets the device
 
 std::string group_path(unsigned number) { return "/dev/vfio/" + std::to_string(number); }
 
@@ -33,6 +34,17 @@ std::string blocking_devices(unsigned number) {
         found += (found.empty() ? "" : ", ") + pci + " (driver " + driver + ")";
     }
     return found;
+}
+
+// Opens a device of a group. The kernel refuses that while something else resets, binds or unbinds the device.
+int open_device(int group, const std::string& pci) {
+    for (int tries = 0; tries < kBusyTries; ++tries) {
+        const int fd = ioctl(group, VFIO_GROUP_GET_DEVICE_FD, pci.c_str());
+        if (fd >= 0) return fd;
+        if (errno != EAGAIN) throw Refused(pci + ": VFIO_GROUP_GET_DEVICE_FD: " + std::strerror(errno));
+        usleep(100'000);
+    }
+    throw Refused(pci + ": another program, or the kernel, resets or unbinds this device (see dmesg): try again later");
 }
 
 }  // namespace
@@ -123,8 +135,7 @@ int VfioContainer::open(VfioClaim&& claim) {
         open_container();
         Group& group = open_group(number, pci);
         if (group.devices.count(pci) != 0) throw Refused(pci + ": this process has it open already");
-        int fd = ioctl(group.fd, VFIO_GROUP_GET_DEVICE_FD, pci.c_str());
-        if (fd < 0) throw Refused(pci + ": VFIO_GROUP_GET_DEVICE_FD: " + std::strerror(errno));
+        const int fd = open_device(group.fd, pci);
         group.devices.emplace(pci, fd);
         claim.take_over();
         group.claims.push_back(std::move(claim));

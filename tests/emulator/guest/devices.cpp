@@ -17,6 +17,7 @@ namespace rig {
 namespace {
 
 constexpr char kPci[] = "/sys/bus/pci/devices/";
+constexpr int kTries = 6000;  // every 10 ms, for what the kernel does in the background
 
 std::string address_of(const std::string& place) { return place.substr(0, place.find('/')); }
 
@@ -25,7 +26,7 @@ std::string address_of(const std::string& place) { return place.substr(0, place.
 int open_free(const std::string& path, int flags) {
     for (int pause = 0;; ++pause) {
         const int fd = open(path.c_str(), flags);
-        if (fd >= 0 || errno != EBUSY || pause == 500) return fd;
+        if (fd >= 0 || errno != EBUSY || pause == kTries) return fd;
         usleep(10000);
     }
 }
@@ -53,7 +54,6 @@ Opened::~Opened() {
 }
 
 std::string kernel_device(const std::string& place, const std::string& prefix) {
-    constexpr int kTries = 1000;  // the kernel probes a returned disk asynchronously
     for (int tries = 0; tries < kTries; ++tries) {
         const std::string controller = controller_of(place);
         if (!controller.empty()) {
@@ -71,6 +71,7 @@ std::string kernel_device(const std::string& place, const std::string& prefix) {
 }
 
 std::string kernel_reset(const std::string& place) {
+    kernel_device(place);
     return kPci + address_of(place) + "/nvme/" + controller_of(place) + "/reset_controller";
 }
 

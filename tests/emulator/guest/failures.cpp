@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 
 #include "blobs.hpp"
 #include "host.hpp"
@@ -80,6 +81,38 @@ void test_in_use(const std::string& driver, const Places& places) {
     close(holder);
     open_driver(driver, places);  // unused now
     note(reason);
+}
+
+void test_handover(const std::string& driver, const Places& places) {
+    constexpr int kRounds = 20, kPauses = 5;
+    for (int round = 0; round < kRounds; ++round) {
+        usleep(static_cast<unsigned>(round % kPauses) * 10'000);
+        auto store = open_store(driver, places);
+        Blobs blobs(*store, driver);
+        blobs.write(round, 4 * kStoreBlock);
+        blobs.check(round);
+    }
+    note(std::to_string(kRounds) + " times");
+}
+
+void test_opened_in_reset(const std::string& driver, const Places& places) {
+    const pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (child == 0) {
+        const int fd = open(reset_file(driver, places.at(0)).c_str(), O_WRONLY);
+        _exit(write(fd, "1", 1) == 1 ? 0 : 1);
+    }
+    usleep(20'000);  // the reset takes 100 ms
+    auto store = open_store(driver, places);
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0, "the disk is reset");
+    Blobs blobs(*store, driver);
+    blobs.write(0, 4 * kStoreBlock);
+    blobs.check(0);
+    store.reset();
+    const std::string bound =
+        std::filesystem::read_symlink("/sys/bus/pci/devices/" + places.at(0) + "/driver").filename();
+    CHECK(bound == "vfio-pci", "the disk stays with vfio-pci, and is not given to %s", bound.c_str());
 }
 
 void test_timeout(const std::string& driver, const Places& places) {

@@ -51,6 +51,8 @@ const std::map<std::string, Test> kTests = {
     {"killed", rig::test_killed},
     {"timeout", rig::test_timeout},
     {"in-use", rig::test_in_use},
+    {"handover", rig::test_handover},
+    {"opened-in-reset", rig::test_opened_in_reset},
     {"peer", rig::test_peer},
     {"counts", rig::test_counts},
     {"counts-in-bar", rig::test_counts_in_bar},
