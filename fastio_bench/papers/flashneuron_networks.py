@@ -47,15 +47,19 @@ class Network:
         fixed, working = self.states * self.parameter_nbytes, max(self.kept) * batch
         return Workload(tuple(activations), now, 2 * now, fixed, working)
 
-    @cached_property
+    @property
     def plain_batch(self) -> int:
         """The largest batch that the V100 trains without offload."""
-        return self.batches(V100_SSD.memory)[0]
+        return self._batches_on_the_v100[0]
 
-    @cached_property
+    @property
     def largest_batch(self) -> int:
         """The largest batch that the V100 trains with offload."""
-        return self.batches(V100_SSD.memory)[1]
+        return self._batches_on_the_v100[1]
+
+    @cached_property
+    def _batches_on_the_v100(self) -> tuple[int, int]:
+        return self.batches(V100_SSD.memory)
 
     def batches(self, memory: int) -> tuple[int, int]:
         """The largest batch that trains in so many bytes without offload, and if every block's tensors may leave."""

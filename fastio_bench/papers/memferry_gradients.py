@@ -6,7 +6,7 @@ is measured here, but the H100's link was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import cache
 
 from fastio.hybrid.planning.costs import DHA
 from fastio.hybrid.planning.plan import plan
@@ -31,11 +31,14 @@ _SETTINGS = ((A100, A100_NETWORKS, 12e9), (V100, V100_NETWORKS, 12e9), (H100, A1
 """Machine, networks, and the bytes per second at which kernels write host memory."""
 
 
-def both() -> Iterator[tuple[Simulated, float]]:
+@cache
+def both() -> list[tuple[Simulated, float]]:
     """Every network on every machine, and the seconds of its iteration with gradients written by kernels."""
-    for machine, networks, bandwidth in _SETTINGS:
-        for network in networks:
-            yield simulated(machine, network), written(machine, network, bandwidth)
+    return [
+        (simulated(machine, network), written(machine, network, bandwidth))
+        for machine, networks, bandwidth in _SETTINGS
+        for network in networks
+    ]
 
 
 def written(machine: Machine, network: Network, write_bandwidth: float) -> float:
