@@ -8,6 +8,7 @@ import click
 
 from fastio.cli.messages import DIFFERENT, TROUBLE, echo_json, escaped, in_options, visible
 from fastio.cli.step_files import compared
+from fastio.cli.volume_paths import named
 from fastio.inspect.contents import Contents
 from fastio.inspect.differences import ONLY_FIRST, ONLY_SECOND, VALUES, TensorDifference, differences
 from fastio.inspect.listing import contents
@@ -17,7 +18,7 @@ from fastio.sizes import count_of, exact_size
 
 def diff(first: str, second: str, atol: float, rtol: float, strip_prefix: str, as_json: bool) -> None:
     """Run ``fastio diff``."""
-    first, second = compared(first, second)
+    first, second = compared(named(first), named(second))
     one, other = contents(first), contents(second)
     found: list[TensorDifference] = []
     unread: list[str] = []

@@ -7,6 +7,7 @@ used only then. So a copy that a power cut tore is never the only one that tells
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -57,8 +58,12 @@ def write(device: Device, superblock: Superblock, copies: Sequence[int] = range(
 
 
 def is_volume(path: str) -> bool:
-    """Whether a regular file begins as a volume does."""
-    if not os.path.isfile(path):
+    """Whether a regular file or a block device begins as a volume does. OSError if it cannot be read."""
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
         return False
     with open(path, "rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC

@@ -96,7 +96,8 @@ class Volume:
         return [self._directory.live[name] for name in sorted(self._directory.live)]
 
     def find(self, name: str) -> ObjectEntry:
-        """An object. FileNotFoundError, with names that are alike."""
+        """An object. FileNotFoundError, with names that are alike; VolumeError for what is no name."""
+        check_name(self.name, name)
         entry = self._directory.live.get(name)
         if entry is None:
             raise missing(self.name, name, self._directory.live)
