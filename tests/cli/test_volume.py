@@ -68,7 +68,7 @@ def test_wrong_arguments_are_errors_with_cures(volume: str, tmp_path: Path) -> N
     assert "expected the size of the new file" in run("volume", "create", tmp_path / "new", status=2).stderr
     assert "no size: expected bytes" in run("volume", "create", tmp_path / "new", "1QB", status=2).stderr
     assert (
-        "a volume needs at least 143360 bytes, got 4096"
+        "a volume needs at least 140 KiB (143,360 bytes), got 4 KiB (4,096 bytes)"
         in run("volume", "create", tmp_path / "new", 4096, status=2).stderr
     )
     assert "no object 'none'" in run("cp", f"{volume}/none", tmp_path / "z.pt", status=2).stderr
@@ -161,6 +161,9 @@ def test_verify_of_a_volume_checks_every_object(volume: str, tmp_path: Path) -> 
         ("x.pt", "verified"),
     ]
     assert outcomes[1]["record"] == "w"
+    damaged[:4096] = bytes(4096)
+    (tmp_path / "volume").write_bytes(damaged)
+    assert len(json.loads(run("verify", tmp_path / "volume", "--json", status=1).stdout)) == 3
     damaged[:8192] = bytes(8192)
     (tmp_path / "volume").write_bytes(damaged)
     assert "it is no volume" in run("verify", volume, status=2).stderr
