@@ -20,7 +20,7 @@ def parse_size(size: Any, name: str = "") -> int | None:
     said = f"{name}={size!r}" if name else repr(size)
     if isinstance(size, str):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", size.strip())
-        if match is None or match[2] not in _UNITS:
+        if match is None or match[2] not in _UNITS or ("." in match[1] and _UNITS[match[2]] == 1):
             units = ", ".join(filter(None, _UNITS))
             raise ValueError(f"{said} is no size: expected bytes, or a number and one of {units}")
         return int(float(match[1]) * _UNITS[match[2]])

@@ -41,8 +41,8 @@ def _run(module: str, function: str, given: dict[str, Any]) -> None:
 def inspect(**given: Any) -> None:
     """List what PATH holds: a .pt, .safetensors or .npy file, or a folder.
 
-    A folder has a model.safetensors.index.json, or is one of torch.distributed.checkpoint or of fastio.Checkpointer. No
-    tensor bytes are read, and nothing in the file is run.
+    A folder has a model.safetensors.index.json, or is one of torch.distributed.checkpoint or of fastio.Checkpointer. Of
+    a volume, it lists the objects, as fastio ls. No tensor bytes are read, and nothing in the file is run.
     """
     _run("inspect_command", "inspect", given)
 
@@ -54,9 +54,10 @@ def verify(**given: Any) -> None:
     """Compare every byte of each PATH with its CRC-32, and its SHA-256 if there is one.
 
     Of a folder, each shard of a model, each step of fastio.Checkpointer or each data file of
-    torch.distributed.checkpoint is compared, and has a line of its own. A .safetensors has checksums if fastio saved
-    it, or after fastio seal. Without them, as in .npy, only the structure is checked, and that is said. Exit status: 0
-    if no damage was found, 1 for a damaged file, 2 for one that could not be read; that of the worst.
+    torch.distributed.checkpoint is compared, and has a line of its own; of a volume, each object. A .safetensors has
+    checksums if fastio saved it, or after fastio seal. Without them, as in .npy, only the structure is checked, and
+    that is said. Exit status: 0 if no damage was found, 1 for a damaged file, 2 for one that could not be read; that of
+    the worst.
     """
     _run("verify_command", "verify", given)
 
@@ -202,7 +203,7 @@ def create(**given: Any) -> None:
 def ls(**given: Any) -> None:
     """List the objects of VOLUME: PATH, file:PATH, nvme:..., vfio:... or spdk:...
 
-    Of file:PATH/TEXT, those whose names begin with TEXT.
+    Of VOLUME/TEXT, those whose names begin with TEXT.
     """
     _run("volume_command", "ls", given)
 
@@ -211,7 +212,7 @@ def ls(**given: Any) -> None:
 @click.argument("paths", nargs=-1, required=True, metavar="VOLUME/NAME...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of the outcomes.")
 def rm(**given: Any) -> None:
-    """Remove objects, each named as in file:/disk/volume/step-100.pt. Exit status: 0, or 2 if one was not there."""
+    """Remove objects, each named as in /disk/volume/step-100.pt. Exit status: 0, or 2 if one was not there."""
     _run("volume_command", "rm", given)
 
 
@@ -223,6 +224,7 @@ def rm(**given: Any) -> None:
 def cp(**given: Any) -> None:
     """Copy SOURCE, a file or an object of a volume, to DESTINATION, a file, a folder, an object or a volume.
 
+    Into a folder or a volume, the name is that of SOURCE. A SOURCE that is a volume is copied as the file that it is.
     Bytes are copied as they are; `fastio verify` compares them with their checksums. What is new appears when it is
     complete.
     """

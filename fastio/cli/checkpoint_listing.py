@@ -53,7 +53,9 @@ def _show_distributed(found: DistributedContents, as_json: bool) -> None:
         echo_json({"format": "dcp", **asdict(found)})
         return
     count = count_of(len(found.tensors), "tensor")
-    click.echo(f"{visible(found.path)}: {DCP}, {len(found.files):,} files, {exact_size(found.nbytes)}, {count}")
+    click.echo(
+        f"{visible(found.path)}: {DCP}, {count_of(len(found.files), 'file')}, {exact_size(found.nbytes)}, {count}"
+    )
     rows = [(one.name, one.dtype, str(list(one.shape)), one.nbytes, one.parts) for one in found.tensors]
     show_table(("name", "dtype", "shape", "bytes", "parts"), rows, ("bytes", "parts"))
     for name in found.objects[:_OBJECTS]:

@@ -9,6 +9,7 @@ import click
 
 from fastio.cli.messages import echo_json, escaped, in_options, visible
 from fastio.cli.step_files import newest
+from fastio.cli.volume_paths import named
 from fastio.engine.delayed_progress import after_a_second
 from fastio.errors import FastIOError
 from fastio.models.conversion import Conversion
@@ -23,7 +24,7 @@ def convert(
     source: str, destination: str, key: str | None, max_shard_size: str | None, force: bool, as_json: bool
 ) -> None:
     """Run ``fastio convert``."""
-    source = newest(source)
+    source, destination = newest(named(source)), named(destination)
     try:
         with shown(not as_json, f"converting to {visible(os.path.basename(destination.rstrip(os.sep)))}") as told:
             found = convert_files(

@@ -8,6 +8,7 @@ import click
 
 from fastio.cli.messages import DIFFERENT, TROUBLE, echo_json, escaped, in_options, visible
 from fastio.cli.step_files import compared
+from fastio.cli.volume_paths import named
 from fastio.inspect.contents import Contents
 from fastio.inspect.differences import ONLY_FIRST, ONLY_SECOND, VALUES, TensorDifference, differences
 from fastio.inspect.listing import contents
@@ -17,7 +18,7 @@ from fastio.sizes import count_of, exact_size
 
 def diff(first: str, second: str, atol: float, rtol: float, strip_prefix: str, as_json: bool) -> None:
     """Run ``fastio diff``."""
-    first, second = compared(first, second)
+    first, second = compared(named(first), named(second))
     one, other = contents(first), contents(second)
     found: list[TensorDifference] = []
     unread: list[str] = []
@@ -70,7 +71,21 @@ def _verdict(one: Contents, other: Contents, found: list[TensorDifference], tole
             f"equal{within}: {count_of(len(one.tensors), 'tensor')}, {exact_size(sum(t.nbytes for t in one.tensors))}"
         )
     names = {difference.name for difference in found}
-    return f"different: {len(names):,} of {count_of(_total(one, other, names), 'tensor')}{_farthest(found)}"
+    said = f"different: {len(names):,} of {count_of(_total(one, other, names), 'tensor')}{_farthest(found)}"
+    prefix = _prefix(one, other) if {difference.kind for difference in found} <= {ONLY_FIRST, ONLY_SECOND} else ""
+    return f"{said}; no name is on both sides: --strip-prefix {visible(prefix)} compares them" if prefix else said
+
+
+def _prefix(one: Contents, other: Contents) -> str:
+    """What stands before all names of one side in names of the other, where no name is on both; empty if nothing."""
+    both = sorted(({tensor.name for tensor in side.tensors} for side in (one, other)), key=len)
+    for fewer, more in (both, reversed(both)):
+        some = next(iter(fewer), "")
+        for name in sorted(more) if some and not fewer & more else ():
+            prefix = name.removesuffix(some)
+            if prefix != name and all(prefix + each in more for each in fewer):
+                return prefix
+    return ""
 
 
 def _incomplete(one: Contents, other: Contents, found: list[TensorDifference], tolerant: bool, unread: int) -> str:

@@ -12,6 +12,7 @@ from fastio.arguments import Operation
 from fastio.cli.messages import echo_json, escaped, visible
 from fastio.cli.step_files import newest
 from fastio.cli.tables import show_table
+from fastio.cli.volume_paths import named
 from fastio.inspect.explain import explain as explain_choice
 from fastio.inspect.tools import tools as known_tools
 from fastio.sizes import parse_size
@@ -19,8 +20,8 @@ from fastio.sizes import parse_size
 
 def explain(target: str, op: Operation, folder: str | None, as_json: bool) -> None:
     """Run ``fastio explain``."""
-    wanted: str | int = target
-    if not os.path.lexists(target):
+    wanted: str | int = named(target)
+    if wanted == target and not os.path.lexists(target):
         try:
             wanted = parse_size(target) or 0
         except ValueError:

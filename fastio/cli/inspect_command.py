@@ -12,6 +12,8 @@ from rich.tree import Tree
 from fastio.cli.checkpoint_listing import show_checkpoints
 from fastio.cli.messages import echo_json, visible
 from fastio.cli.tables import show, show_table
+from fastio.cli.volume_command import ls
+from fastio.cli.volume_paths import is_whole, named
 from fastio.inspect.contents import Contents, StoredTensor
 from fastio.inspect.listing import contents
 from fastio.sizes import count_of, exact_size, format_size
@@ -22,6 +24,10 @@ _DEEPEST = 16  # levels of a tree
 
 def inspect(path: str, tree: bool, as_json: bool) -> None:
     """Run ``fastio inspect``."""
+    path = named(path)
+    if is_whole(path):
+        ls(path, as_json)
+        return
     try:
         found = contents(path)
     except FileNotFoundError:

@@ -93,7 +93,7 @@ def one_line(error: BaseException) -> str:
         problem = error.strerror or "failed"
         if error.errno in _CURES and problem in (os.strerror(error.errno), MISSING, MISSING_MODEL, MISSING_SOURCE):
             problem = _CURES[error.errno]
-        said = f"{os.fsdecode(error.filename)}: {problem}"
+        said = f"{os.fsdecode(error.filename) or repr('')}: {problem}"
     return escaped(in_options(said))
 
 

@@ -11,6 +11,7 @@ import click
 from fastio.cli.files import files_or_checkpoints
 from fastio.cli.messages import complain, echo_json, is_damage, one_line, visible
 from fastio.cli.verify_command import DAMAGE, UNREADABLE, end_with
+from fastio.cli.volume_paths import named
 from fastio.engine.delayed_progress import after_a_second
 from fastio.errors import FastIOError, FormatError
 from fastio.inspect.seal import Sealed
@@ -25,7 +26,7 @@ SEALED = "sealed"
 def seal(paths: tuple[str, ...], hashes: bool, as_json: bool) -> None:
     """Run ``fastio seal``."""
     outcomes: list[dict[str, Any]] = []
-    for path in paths:
+    for path in map(named, paths):
         try:
             files = files_or_checkpoints(path)
             if isinstance(files, str):

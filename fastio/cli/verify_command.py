@@ -10,6 +10,7 @@ import click
 
 from fastio.cli.files import files_or_checkpoints
 from fastio.cli.messages import DAMAGED, TROUBLE, echo_json, is_damage, one_line, visible
+from fastio.cli.volume_paths import is_whole, named
 from fastio.engine.delayed_progress import after_a_second
 from fastio.errors import CorruptFileError, FastIOError
 from fastio.files.checkpoint_folders import DCP, STEPS
@@ -20,6 +21,8 @@ from fastio.inspect.verify_checkpoints import CheckedPart, verify_distributed, v
 from fastio.models.locate import ShardIndex, check_present
 from fastio.progress import shown
 from fastio.sizes import count_of, format_size
+from fastio.volumes import Volume
+from fastio.volumes.opening import split
 
 _FORMATS = {STEPS: "step", DCP: "dcp"}
 _NOUNS = {SAFETENSORS: "tensor", "step": "file", "dcp": "item"}  # what is compared of a format; else records
@@ -28,7 +31,7 @@ VERIFIED, NOT_VERIFIED, DAMAGE, UNREADABLE = "verified", "not verified", "damage
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The check of one file, or step. ``nbytes`` were compared, also with SHA-256s if ``hashed``.
+    """The check of one file, object or step. ``nbytes`` were compared, also with SHA-256s if ``hashed``.
 
     ``record`` is damaged, and ``tensors`` lie in it.
     """
@@ -47,7 +50,7 @@ class Outcome:
 def verify(paths: tuple[str, ...], as_json: bool) -> None:
     """Run ``fastio verify``."""
     outcomes = []
-    for path in paths:
+    for path in map(named, paths):
         for outcome in check(path, not as_json):
             outcomes.append(outcome)
             if not as_json or outcome.status in (DAMAGE, UNREADABLE):
@@ -63,8 +66,11 @@ def end_with(statuses: Set[str]) -> None:
 
 
 def check(path: str, has_progress: bool) -> Iterator[Outcome]:
-    """Yield the outcome of a file, of each of a folder's shards, or of each step or data file of checkpoints."""
+    """Yield the outcome of a file or object, or of each shard of a folder, step, data file, or object of a volume."""
     try:
+        if is_whole(path):
+            yield from _check_volume(path, has_progress)
+            return
         found = files_or_checkpoints(path)
         if isinstance(found, str):
             yield from _check_checkpoints(path, found, has_progress)
@@ -82,6 +88,15 @@ def check(path: str, has_progress: bool) -> Iterator[Outcome]:
             contents(path)  # compares the index with the shards
         except (FastIOError, OSError) as error:
             yield _failed(found.shard_index.path, error)
+
+
+def _check_volume(path: str, has_progress: bool) -> Iterator[Outcome]:
+    with Volume.open(split(path)[0]) as volume:
+        name, objects = volume.name, volume.ls()
+    for entry in objects:
+        yield _check_file(f"{name}/{entry.name}", None, has_progress)
+    if not objects:
+        yield Outcome(name, NOT_VERIFIED, "it holds no objects; its journal is sound", "volume")
 
 
 def _check_checkpoints(path: str, kind: str, has_progress: bool) -> Iterator[Outcome]:

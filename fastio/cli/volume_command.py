@@ -9,6 +9,7 @@ import click
 
 from fastio.cli.messages import TROUBLE, complain, echo_json, escaped, one_line, visible
 from fastio.cli.tables import show_table
+from fastio.cli.volume_paths import is_whole, named
 from fastio.engine.delayed_progress import after_a_second
 from fastio.errors import FastIOError, VolumeError
 from fastio.inspect.copying import copy
@@ -36,6 +37,7 @@ def create(where: str, size: str | None, force: str | None, as_json: bool) -> No
 
 def ls(where: str, as_json: bool) -> None:
     """Run ``fastio ls``."""
+    where = named(where)
     volume_name, prefix = split(where) if is_in_volume(where) else (where, "")
     with Volume.open(volume_name) as volume:
         entries = [entry for entry in volume.ls() if entry.name.startswith(prefix)]
@@ -62,10 +64,10 @@ def ls(where: str, as_json: bool) -> None:
 def rm(paths: tuple[str, ...], as_json: bool) -> None:
     """Run ``fastio rm``."""
     outcomes: list[dict[str, Any]] = []
-    for path in paths:
+    for path in map(named, paths):
         try:
             if not is_in_volume(path):
-                raise VolumeError(f"{path}: expected an object of a volume, as in file:VOLUME/NAME; remove files by rm")
+                raise VolumeError(f"{path}: expected an object of a volume, as in VOLUME/NAME; remove files by rm")
             where, name = split(path)
             with Volume.open(where, write=True, wait_seconds=WAIT_SECONDS) as volume:
                 volume.rm(name)
@@ -82,6 +84,9 @@ def rm(paths: tuple[str, ...], as_json: bool) -> None:
 
 def cp(source: str, destination: str, force: bool, as_json: bool) -> None:
     """Run ``fastio cp``."""
+    found = named(source)
+    if is_in_volume(source) or not is_whole(found):  # else the file that a volume lies on is copied, as any file
+        source, destination = found, named(destination)
     with shown(not as_json, f"copying {visible(source)}") as told:
         target, nbytes = copy(source, destination, force, after_a_second(told))
     if as_json:

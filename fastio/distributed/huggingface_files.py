@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 from fastio.errors import CheckpointError, CorruptFileError, TransferError, quoted
-from fastio.files.checkpoint_folders import SHARD_LIST, SHARD_NAME
+from fastio.files.checkpoint_folders import SHARD_LIST, SHARD_NAME, told_of_folder
 from fastio.files.open_file import opened_in_folder
 from fastio.formats.small_reads import read_at
 from fastio.models.locate import locate
@@ -84,6 +84,8 @@ def files_of(folder: str) -> list[str]:
         return locate(folder).paths
     found = [os.path.join(folder, name) for name in names if name.endswith(SUFFIX)]
     if not found:
+        if told := told_of_folder(folder):
+            raise CheckpointError(f"{folder}: expected a checkpoint in files of safetensors, found {told}")
         raise CheckpointError(
             f"{folder}: it holds no checkpoint: there is no file of safetensors, so no save into it was completed; "
             "load another checkpoint"

@@ -20,6 +20,7 @@ from fastio.distributed.data_file import clear, folder_lock
 from fastio.distributed.metadata_unpickler import unpickle
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, kind_of, shortened
 from fastio.files.atomic_file import AtomicFile
+from fastio.files.checkpoint_folders import DCP, STEPS, kind_of_folder, told_of_folder
 from fastio.files.full_write import write_all
 from fastio.files.open_file import opened_in_folder
 from fastio.runtime.gc_pause import gc_paused
@@ -109,6 +110,8 @@ def read(folder: str, rank: int | None = None) -> Metadata:
 def _missing(folder: str, path: str) -> CheckpointError:
     if not os.path.isdir(folder):
         return CheckpointError(f"{folder}: there is no such folder; expected one that a checkpoint was saved into")
+    if kind_of_folder(folder) == STEPS:
+        return CheckpointError(f"{folder}: expected a checkpoint of {DCP}, found {told_of_folder(folder)}")
     held = sum(name.endswith(".distcp") for name in os.listdir(folder))
     return CheckpointError(
         f"{folder}: it holds no checkpoint: {os.path.basename(path)} is missing beside {held} data files, so no save "

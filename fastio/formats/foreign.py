@@ -35,6 +35,9 @@ _SIGNATURES = {
     b"version https://git-lfs.github.com/spec/": _Kind(
         "a Git LFS pointer, a text that stands for the file", "fetch the file itself with `git lfs pull`"
     ),
+    b"FASTIOVO": _Kind(
+        "a volume of fastio", "name an object in it, as in file:VOLUME/NAME; `fastio ls VOLUME` lists them"
+    ),
     b"\x1f\x8b": _Kind("compressed by gzip", _UNPACK.format("gunzip")),
     b"\x28\xb5\x2f\xfd": _Kind("compressed by zstd", _UNPACK.format("unzstd")),
     b"\xfd7zXZ\0": _Kind("compressed by xz", _UNPACK.format("unxz")),

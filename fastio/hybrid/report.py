@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fastio.hybrid.planning.costs import DFGB, DHA, GFGB, MODES, LayerCosts
 from fastio.hybrid.planning.plan import Plan
+from fastio.sizes import count_of
 
 _MIB = 1 << 20
 MEANINGS = {
@@ -53,9 +54,10 @@ class Report:
 
     def __str__(self) -> str:
         if self.plan is None or self.costs is None:
-            return f"hybrid training: {self.steps} steps, not planned yet"
+            return f"hybrid training: {count_of(self.steps, 'step')}, not planned yet"
         parameters = sum(one.nbytes for one in self.costs)
-        lines = [f"hybrid training: {self.steps} steps, {len(self.layers)} layers, {_mib(parameters)} of parameters"]
+        steps, layers = count_of(self.steps, "step"), count_of(len(self.layers), "layer")
+        lines = [f"hybrid training: {steps}, {layers}, {_mib(parameters)} of parameters"]
         if self.simulated:
             lines.append(
                 "without a GPU: the model trains on the CPU, with the values of plain training; two buffers of host "
@@ -63,13 +65,13 @@ class Report:
             )
         for mode in MODES:
             chosen = [c.nbytes for c, m in zip(self.costs, self.plan.modes, strict=True) if m == mode]
-            lines.append(f"{mode}, {MEANINGS[mode]}: {len(chosen)} layers, {_mib(sum(chosen))}")
+            lines.append(f"{mode}, {MEANINGS[mode]}: {count_of(len(chosen), 'layer')}, {_mib(sum(chosen))}")
         on_host = sum(self.costs[layer].nbytes for layer in self.plan.gradients_on_host)
         lines.append(f"gradients in host memory, by the plan: {_mib(on_host)}")
         source = f"simulated for {self.machine}, not measured here" if self.simulated else "from times measured here"
         device = "the buffer that stands for the GPU's memory" if self.simulated else "the device"
         lines.append(f"planned forward: {self.plan.forward_s * 1e3:.3f} ms ({source})")
-        lines.append(f"copied to {device}: {self.layers_copied} layers, {_mib(self.bytes_copied)} so far")
+        lines.append(f"copied to {device}: {count_of(self.layers_copied, 'layer')}, {_mib(self.bytes_copied)} so far")
         lines.append(
             f"gradients so far: {self.gradients_moved} moved to host memory in backward "
             f"({self.gradients_beside} while it went on), "

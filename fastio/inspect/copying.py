@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from fastio.errors import VolumeError
 from fastio.files.atomic_file import AtomicFile
+from fastio.files.free_space import free_space_named
 from fastio.formats.small_reads import blocks_at
 from fastio.volumes import opening
 from fastio.volumes.object_file import ObjectFile, check_regular, opened
@@ -35,7 +36,8 @@ def copy(
         if not replace and _exists(target):
             problem = f"{os.strerror(errno.EEXIST)}; force=True replaces it"
             raise FileExistsError(errno.EEXIST, problem, target)
-        with ObjectFile(target) if opening.is_in_volume(target) else AtomicFile(target) as new:
+        new_file = ObjectFile(target) if opening.is_in_volume(target) else AtomicFile(target)
+        with new_file as new, free_space_named(target, size):
             new.allocate(size)
             done = 0
             for block in blocks_at(source, fd, 0, size):

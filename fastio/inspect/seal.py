@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 
 from fastio.arguments import Path, Progress
-from fastio.errors import ChecksumError, FormatError
+from fastio.errors import ChecksumError, FormatError, VolumeError
 from fastio.files.atomic_file import write_durably
 from fastio.files.open_file import check_regular, opened, path_of, refuse_folder
 from fastio.files.unchanged import Unchanged
@@ -20,6 +20,7 @@ from fastio.formats.small_reads import head
 from fastio.inspect.tensor_digests import compare, digests
 from fastio.progress import check_progress, shown
 from fastio.runtime.native_errors import tensors_named
+from fastio.volumes.opening import is_in_volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,19 @@ def seal(path: Path, *, hashes: bool = False, progress: Progress = None) -> Seal
     sidecar is durable.
 
     ChecksumError names a tensor that does not match the checksums that the file has already; nothing is written then.
-    CorruptFileError for a damaged header, FormatError for another format, TransferError if the system refuses.
+    CorruptFileError for a damaged header, FormatError for another format, VolumeError for an object of a volume,
+    TransferError if the system refuses.
 
     >>> fastio.seal("model-00001-of-00002.safetensors", hashes=True)
     """
     path = path_of("path", path)
     check_progress(progress)
     refuse_folder(path, "seal")
+    if is_in_volume(path):
+        raise VolumeError(
+            f"{path}: checksums are written beside a file, and an object of a volume has no place for them; expected a "
+            "file: seal it, load it and save it into the volume by fastio, which puts checksums into it"
+        )
     check_regular(path)
     with shown(progress, f"sealing {os.path.basename(path)}") as told, opened(path) as (fd, size):
         if detect(head(path, fd, size, HEAD_BYTES), path) != SAFETENSORS:

@@ -19,7 +19,9 @@ class FastCheckpointIO(CheckpointFiles, TorchCheckpointIO):
     load. To save while training continues, wrap it in Lightning's own ``AsyncCheckpointIO``.
 
     >>> import lightning as L
+    >>> from lightning.pytorch.callbacks import ModelCheckpoint
     >>> from fastio.integrations.lightning import FastCheckpointIO
-    >>> trainer = L.Trainer(max_epochs=10, plugins=[FastCheckpointIO()])
+    >>> newest = ModelCheckpoint("run", save_last=True)
+    >>> trainer = L.Trainer(max_epochs=10, plugins=[FastCheckpointIO()], callbacks=[newest])
     >>> trainer.fit(model, ckpt_path="last")
     """

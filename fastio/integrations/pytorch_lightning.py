@@ -19,7 +19,9 @@ class FastCheckpointIO(CheckpointFiles, TorchCheckpointIO):
     load. To save while training continues, wrap it in Lightning's own ``AsyncCheckpointIO``.
 
     >>> import pytorch_lightning as pl
+    >>> from pytorch_lightning.callbacks import ModelCheckpoint
     >>> from fastio.integrations.pytorch_lightning import FastCheckpointIO
-    >>> trainer = pl.Trainer(max_epochs=10, plugins=[FastCheckpointIO()])
+    >>> newest = ModelCheckpoint("run", save_last=True)
+    >>> trainer = pl.Trainer(max_epochs=10, plugins=[FastCheckpointIO()], callbacks=[newest])
     >>> trainer.fit(model, ckpt_path="last")
     """

@@ -14,7 +14,7 @@ from fastio.files.open_file import MISSING_MODEL, check_regular, is_path, opened
 from fastio.formats import foreign
 from fastio.formats.detect import INDEX_SUFFIX
 from fastio.formats.small_reads import read_at
-from fastio.sizes import exact_size
+from fastio.sizes import count_of, exact_size
 from fastio.volumes.opening import is_in_volume
 
 _SUFFIXES = (".safetensors.index.json", ".safetensors")
@@ -83,8 +83,8 @@ def check_present(path: str, index: ShardIndex) -> None:
         tensors = [tensor for tensor, file in index.files.items() if file == os.path.basename(path)]
         raise ShardMissingError(
             path,
-            f"{index.path} names this file for {len(tensors)} tensors ({quoted(tensors[0])} is one), but it is "
-            "missing: download or copy it again",
+            f"{index.path} names this file for {count_of(len(tensors), 'tensor')} ({quoted(tensors[0])} is one), but "
+            "it is missing: download or copy it again",
         )
 
 

@@ -12,6 +12,7 @@ import time
 from fastio._native import Descriptor
 from fastio._native import allocate as allocate_blocks
 from fastio.errors import TransferError, VolumeError, VolumeInUseError
+from fastio.files.free_space import free_space_named
 from fastio.runtime.native_errors import translate_native_errors
 
 _POLL_SECONDS = 0.02
@@ -129,7 +130,7 @@ def create(kind: str, place: str, nbytes: int | None, force: str | None) -> File
         problem = "there is no such folder for the new volume: make it first, or check the path"
         raise FileNotFoundError(errno.ENOENT, problem, os.path.dirname(place)) from None
     try:
-        with translate_native_errors(device.name):
+        with free_space_named(place, nbytes), translate_native_errors(device.name):
             allocate_blocks(device.fd, nbytes)
         device.nbytes = nbytes
     except BaseException:

@@ -7,12 +7,14 @@ used only then. So a copy that a power cut tore is never the only one that tells
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from fastio._native import crc32
 from fastio.errors import CorruptFileError, VolumeError
+from fastio.sizes import exact_size
 from fastio.volumes.device import BLOCK, Device
 
 _MAGIC: Final = b"FASTIOVO"
@@ -57,11 +59,16 @@ def write(device: Device, superblock: Superblock, copies: Sequence[int] = range(
 
 
 def is_volume(path: str) -> bool:
-    """Whether a regular file begins as a volume does."""
-    if not os.path.isfile(path):
+    """Whether a regular file or a block device has a volume's superblock. OSError if it cannot be read."""
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
         return False
     with open(path, "rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
+        both = file.read(_COPIES * BLOCK)
+    return any(both[copy * BLOCK :].startswith(_MAGIC) for copy in range(_COPIES))
 
 
 def read(device: Device) -> tuple[Superblock, list[int]]:
@@ -71,7 +78,7 @@ def read(device: Device) -> tuple[Superblock, list[int]]:
     or the device is smaller than the volume.
     """
     if device.nbytes < (_COPIES + 2) * BLOCK:
-        raise _no_volume(device, f"it has {device.nbytes} bytes")
+        raise _no_volume(device, f"it has {exact_size(device.nbytes)}")
     both = device.read(0, _COPIES * BLOCK)
     copies = [both[copy * BLOCK : (copy + 1) * BLOCK] for copy in range(_COPIES)]
     if not any(copy.startswith(_MAGIC) for copy in copies):
@@ -86,8 +93,8 @@ def read(device: Device) -> tuple[Superblock, list[int]]:
         raise CorruptFileError(
             device.name,
             "superblock",
-            f"the volume has {newest.blocks * BLOCK} bytes, got a device of {device.nbytes}: it was cut short; restore "
-            "it from a copy",
+            f"the volume has {exact_size(newest.blocks * BLOCK)}, got a device of {exact_size(device.nbytes)}: it was "
+            "cut short; restore it from a copy",
         )
     return newest, [number for number, superblock in enumerate(each) if superblock != newest]
 

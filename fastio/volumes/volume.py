@@ -6,7 +6,7 @@ import os
 from types import TracebackType
 
 from fastio.errors import VolumeError, VolumeFullError
-from fastio.sizes import exact_size
+from fastio.sizes import exact_size, parse_size
 from fastio.volumes import directory, journal, opening, superblock
 from fastio.volumes.device import BLOCK, Device
 from fastio.volumes.extents import Run, allocate
@@ -39,22 +39,25 @@ class Volume:
             superblock.write(device, self._directory.superblock, stale)
 
     @classmethod
-    def create(cls, where: str | os.PathLike[str], nbytes: int | None = None, *, force: str | None = None) -> Volume:
+    def create(
+        cls, where: str | os.PathLike[str], nbytes: int | str | None = None, *, force: str | None = None
+    ) -> Volume:
         """Make an empty volume, and open it for writing.
 
         Args:
             where: the path of a new file, ``file:`` and such a path, or a block device or namespace: see
                 :meth:`open`.
-            nbytes: the file's size, which is reserved; of a device None for all of it.
+            nbytes: the file's size, which is reserved: bytes, or a text such as "100GiB"; of a device None for all.
             force: the serial number of a drive that holds something, all of which may be lost.
 
         Raises:
-            FileExistsError: there is a file. ValueError: too small. DeviceInUseError: the device is mounted, or holds
-            something. TransferError (an OSError): the system refused.
+            FileExistsError: there is a file. ValueError: too small, or no size. DeviceInUseError: the device is
+            mounted, or holds something. TransferError (an OSError): the system refused.
         """
-        if nbytes is not None:
-            _empty(os.fspath(where), nbytes)  # raises before there is a file
-        device = opening.create(os.fspath(where), nbytes, force)
+        size = parse_size(nbytes, "nbytes")
+        if size is not None:
+            _empty(os.fspath(where), size)  # raises before there is a file
+        device = opening.create(os.fspath(where), size, force)
         try:
             return cls.create_on(device)
         except BaseException:
@@ -96,7 +99,8 @@ class Volume:
         return [self._directory.live[name] for name in sorted(self._directory.live)]
 
     def find(self, name: str) -> ObjectEntry:
-        """An object. FileNotFoundError, with names that are alike."""
+        """An object. FileNotFoundError, with names that are alike; VolumeError for what is no name."""
+        check_name(self.name, name)
         entry = self._directory.live.get(name)
         if entry is None:
             raise missing(self.name, name, self._directory.live)
@@ -238,5 +242,5 @@ def _empty(name: str, nbytes: int, journal_blocks: int | None = None) -> Superbl
     empty = Superblock(os.urandom(16), _random(), blocks, area, 0, 0)
     if empty.first_data_block >= blocks:
         least = (empty.first_data_block + 1) * BLOCK
-        raise ValueError(f"{name}: a volume needs at least {least} bytes, got {nbytes}")
+        raise ValueError(f"{name}: a volume needs at least {exact_size(least)}, got {exact_size(nbytes)}")
     return empty

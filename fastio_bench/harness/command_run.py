@@ -18,7 +18,7 @@ from fastio_bench.harness.run_record import Report, consoles, interruptible, wor
 from fastio_bench.harness.stats import summarise
 from fastio_bench.machine.others import Others
 from fastio_bench.report import findings_tables, plots, summary_tables, terminal
-from fastio_bench.report.table import ResultTable
+from fastio_bench.report.table import CALIBRATED, MEASURED, ResultTable
 
 
 class CommandRun:
@@ -68,7 +68,7 @@ class CommandRun:
             self.report.tell_again()
             shown = [*tables()]  # this may add to the report's tables
             found = [piece for piece in (*shown, *self.report.tables) if isinstance(piece, ResultTable) and piece.rows]
-            if found or self.report.samples:
+            if self.report.samples or any(table.origin in (MEASURED, CALIBRATED) for table in found):
                 self.report.notes += others.remark()
             try:
                 before = set() if self.out is None else {*self.out.glob("*.json")}

@@ -14,11 +14,12 @@ from fastio_bench.report.table import Cell, ResultTable
 _OURS = "fastio"
 _LIMITS = (disk_limit.TOOL, disk_limit.RING, memory_limit.TOOL)
 _COLUMNS = ("work", "fastio MB/s*", "x torch*", "x best other*", "the best other", "% of the limit*")
-_SHARE = len(_COLUMNS) - 1
+_OTHER = slice(3, 5)  # the columns of other libraries
+_BEST, _SHARE = 4, len(_COLUMNS) - 1
 _LIBRARIES = (
-    "other libraries: those that copy the bytes, as fastio does; safetensors maps warm files and copies nothing; the "
-    "limit: its fastest round, of the same rounds"
+    "other libraries: those that copy the bytes, as fastio does; safetensors maps warm files and copies nothing"
 )
+_LIMIT = "the limit: its fastest round, of the same rounds"
 
 
 def lines(summaries: Sequence[Summary]) -> list[str]:
@@ -27,15 +28,22 @@ def lines(summaries: Sequence[Summary]) -> list[str]:
 
 
 def tables(summaries: Sequence[Summary]) -> list[ResultTable]:
-    """One table a workload: each work beside torch, the best other library, and the limit of disk or memory."""
+    """One table a workload: each work beside torch, the best other library if any ran, and the limit of the machine."""
     found = ((workload, _rows(workload, summaries)) for workload in _workloads(summaries))
-    return [
-        ResultTable(
-            f"{workload} verdict", f"{workload}, in short", _COLUMNS, rows, note=_note(workload, summaries, rows)
-        )
-        for workload, rows in found
-        if rows
-    ]
+    return [_table(workload, summaries, rows) for workload, rows in found if rows]
+
+
+def _table(workload: str, summaries: Sequence[Summary], rows: list[list[Cell]]) -> ResultTable:
+    note = _note(workload, summaries, rows)
+    columns = list(_COLUMNS)
+    if not _has_others(rows):
+        del columns[_OTHER]
+        rows = [[*row[: _OTHER.start], *row[_OTHER.stop :]] for row in rows]
+    return ResultTable(f"{workload} verdict", f"{workload}, in short", tuple(columns), rows, note=note)
+
+
+def _has_others(rows: Sequence[Sequence[Cell]]) -> bool:
+    return any(row[_BEST] is not None for row in rows)
 
 
 def _note(workload: str, summaries: Sequence[Summary], rows: Sequence[Sequence[Cell]]) -> str:
@@ -43,7 +51,8 @@ def _note(workload: str, summaries: Sequence[Summary], rows: Sequence[Sequence[C
     own = [one for one in summaries if one.workload == workload and one.work in compare.WORKS]
     over = [str(row[0]) for row in rows if isinstance(share := row[_SHARE], float) and share > limit_tables.ALL]
     low = [f"{', '.join(over)}: {limit_tables.TOO_LOW}"] if over else []
-    return "; ".join([summary_tables.of_rounds(own), _LIBRARIES, *low])
+    libraries = [_LIBRARIES] if _has_others(rows) else []
+    return "; ".join([summary_tables.of_rounds(own), *libraries, _LIMIT, *low])
 
 
 def _workloads(summaries: Sequence[Summary]) -> list[str]:

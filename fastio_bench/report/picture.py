@@ -29,6 +29,7 @@ _INKS = {"light": ("#1d2125", "#5d646c", "#c9ccc6"), "dark": ("#e6e8ea", "#9ea6a
 _FONT = 'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"'
 _WIDTH, _LEFT, _RIGHT = 720, 186, 700  # of the picture, and of its bars
 _BAR, _GAP, _TOP = 15, 4, 62
+_LETTER = 7  # no letter of a figure is wider
 
 
 def draw(document: Document, mode: str) -> str:
@@ -88,10 +89,10 @@ def _bar(one: Summary, y: float, scale: float, bound: float, ink: str, muted: st
     color = tool_colors.in_files(one.tool, mode)
     yield f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="{_BAR}" rx="2" fill="{color}"/>'
     ratio = f" ({one.ratio:.1f}x torch)" if one.ratio is not None and one.tool == "fastio" else ""
+    figure = f"{one.bandwidth / 1e6:,.0f}{ratio}"
     gap = bound * scale - width  # the limit's line must not cross the figure
-    yield _text(
-        _LEFT + width + (gap + 6 if 0 < gap < 40 else 6), middle, f"{one.bandwidth / 1e6:,.0f}{ratio}", ink, size=12
-    )
+    is_crossed = 0 < gap < 6 + _LETTER * len(figure)
+    yield _text(_LEFT + width + (gap + 6 if is_crossed else 6), middle, figure, ink, size=12)
 
 
 def _legend(ink: str, mode: str, bounded: bool) -> Iterator[str]:

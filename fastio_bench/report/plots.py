@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_HATCHES = ("//", "..", "xx", "--")
 _BESIDE = 70  # characters of names that fit side by side; longer ones are rotated
 _TO_AN_INCH, _LINE = 19, 0.11  # characters of the small line, and its height in inches
 _origin: ContextVar[str] = ContextVar("origin", default="")
@@ -35,6 +36,7 @@ def draw(beginning: Path, summaries: Sequence[Summary]) -> list[Path]:
         own = [summary for summary in summaries if summary.work == work]
         workloads = list(dict.fromkeys(summary.workload for summary in own))
         tools = list(dict.fromkeys(summary.tool for summary in own))
+        modes = [tool for tool in tools if "," in tool]  # "torch, no CRC" has torch's colour
         figure = Figure(figsize=(9, 5), layout="constrained")
         axes = figure.add_subplot()
         for number, tool in enumerate(tools):
@@ -48,6 +50,8 @@ def draw(beginning: Path, summaries: Sequence[Summary]) -> list[Path]:
                 width,
                 label=tool,
                 color=tool_colors.in_files(tool),
+                hatch=_HATCHES[modes.index(tool) % len(_HATCHES)] if tool in modes else None,
+                edgecolor="white",
             )
         axes.set_xticks(range(len(workloads)), workloads)
         _turn(axes, workloads)

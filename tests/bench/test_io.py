@@ -281,6 +281,15 @@ class TestPlots:
             line = label.get_fontsize() * drawn[0].dpi / 72
             assert own.x1 < other.x0 or (other.x1 - own.x1) * math.sin(angle) > line
 
+    def test_modes_of_a_tool_look_different(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        drawn = list[Figure]()
+        monkeypatch.setattr(plots, "save", lambda figure, path: drawn.append(figure))
+        tools = ("torch", "torch, no CRC", "torch, huge pages", "fastio", "fastio, unverified")
+        samples = [TestExhibits.samples(sweep.WARM, tool, 4096, 1.0) for tool in tools]
+        plots.draw(tmp_path / "io", stats.summarise(samples))
+        bars = [bar.patches[0] for bar in drawn[0].axes[0].containers]
+        assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in bars}) == len(tools)
+
 
 class TestCommand:
     def test_command_measures_every_size_tool_and_work(

@@ -40,6 +40,19 @@ def test_draws_measured_figures_for_light_and_dark_pages(results: Path, tmp_path
     assert (tmp_path / "again" / "bandwidth-light.svg").read_text() == light
 
 
+def test_no_figure_is_crossed_by_the_line_of_the_limit(tmp_path: Path) -> None:
+    report = Report("peers", tmp_path, {})
+    for share in range(50, 100, 3):
+        figures = {"torch": 5.0, "fastio": 1.0, disk_limit.TOOL: share / 100}
+        report.samples = [Sample("cold load", "bert", tool, 0, 10**9, s, 0.1) for tool, s in figures.items()]
+        report.write(tmp_path / "results")
+        picture.main([str(tmp_path / "results"), str(tmp_path / "images")])
+        drawn = (tmp_path / "images" / "bandwidth-light.svg").read_text()
+        begin = float(re.findall(r'<text x="([\d.]+)"[^>]*>1,000 \(5.0x torch\)', drawn)[0])
+        line = float(re.findall(r'<path d="M([\d.]+) [^>]*dasharray', drawn)[-1])
+        assert not begin < line < begin + 6.5 * len("1,000 (5.0x torch)"), share
+
+
 def test_without_a_run_of_peers_says_what_to_do(tmp_path: Path) -> None:
     Report("io", tmp_path, {}).write(tmp_path / "results")
     with pytest.raises(SystemExit, match=r"no run of `fastio-bench peers`.*measure first"):

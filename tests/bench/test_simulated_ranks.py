@@ -21,6 +21,7 @@ from fastio_bench.checkpoint.simulation import (
     shared,
     simulate,
 )
+from fastio_bench.machine import others
 
 RANKS = st.integers(1, 600)
 SIZES = st.floats(1e6, 1e12)
@@ -96,10 +97,12 @@ def test_what_the_docs_decide_holds_at_4096_ranks() -> None:
     assert found[CONSOLIDATED].operations > 50 * found[ONE_FOLDER].operations
 
 
-def test_command_says_that_it_is_simulated() -> None:
+def test_command_says_that_it_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     from fastio_bench.checkpoint.options import checkpoint
 
+    monkeypatch.setattr(others, "remark", lambda busy, processors: ["a busy machine"])
     result = CliRunner().invoke(checkpoint, ["--simulate-ranks", "64"])
     assert result.exit_code == 0, result.output
     assert "A save by 64 ranks (simulated)" in result.output
     assert "Until it is visible (simulated)" in result.output
+    assert "a busy machine" not in result.output  # nothing was measured

@@ -68,6 +68,10 @@ def test_says_nothing_of_what_was_not_measured() -> None:
     assert verdict.lines(summarise([one for one in SAMPLES if one.tool != "fastio"])) == []
     alone = summarise([one for one in SAMPLES if one.tool in ("fastio", "torch")])
     assert verdict.lines(alone) == ["bert: fastio is 2.0 to 4.0 times as fast as torch"]
+    (table,) = verdict.tables(alone)
+    assert len(table.columns) == 4
+    assert [list(row) for row in table.rows] == [["cold load", 2000.0, 2.0, None], ["warm load", 4000.0, 4.0, None]]
+    assert "librar" not in table.note
 
 
 def test_page_begins_with_the_verdict_and_names_date_host_and_command(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_a_distributed_checkpoint_is_listed(tmp_path: Path, by: str) -> None:
         writer = Writer(tmp_path / "dcp")
     dcp.save(state, checkpoint_id=tmp_path / "dcp", storage_writer=writer)
     said = run("inspect", tmp_path / "dcp").stdout
-    assert "torch.distributed.checkpoint, 1 files" in said
+    assert "torch.distributed.checkpoint, 1 file, " in said
     assert "object: step" in said
     found = json.loads(run("inspect", tmp_path / "dcp", "--json").stdout)
     tensors = {one["name"]: (one["dtype"], one["shape"], one["nbytes"]) for one in found["tensors"]}
@@ -185,7 +185,7 @@ def test_verify_compares_each_shard_and_then_the_index(tmp_path: Path) -> None:
     os.truncate(tmp_path / two, 20)
     found = statuses(tmp_path, 1)
     assert [found[name] for name in (one, two, three)] == ["damaged", "damaged", "unreadable"]
-    assert "names this file for 1 tensors" in run("seal", tmp_path, status=1).stderr
+    assert "names this file for 1 tensor (" in run("seal", tmp_path, status=1).stderr
 
 
 @pytest.mark.filterwarnings("ignore")

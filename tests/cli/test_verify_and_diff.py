@@ -191,6 +191,9 @@ class TestDiff:
         assert same == "equal within the tolerances: 2 tensors, 160 bytes\n"
         assert run("diff", one, one).stdout == "equal: 2 tensors, 160 bytes\n"
         assert "only in the first" in run("diff", one, other, status=1).stdout
+        for pair in ((one, other), (other, one)):
+            last = run("diff", *pair, status=1).stdout.splitlines()[-1]
+            assert last == "different: 4 of 4 tensors; no name is on both sides: --strip-prefix module. compares them"
         found = json.loads(run("diff", one, other, "--strip-prefix", "module.", "--json", status=1).stdout)
         assert (found["equal"], found["tensors"], found["differences"][0]["where"]) == (False, [2, 2], [2, 3])
         fastio.save({"module.w": weight, "w": weight}, other)

@@ -258,6 +258,10 @@ def test_missing_folder_or_metadata_raises(folder: Path) -> None:
         _load_alone(folder)
     with pytest.raises(CheckpointError, match="no save"):
         Reader(folder).read_metadata()
+    with fastio.Checkpointer(folder) as checkpointer:
+        checkpointer.save(0, {"w": torch.ones(3)})
+    with pytest.raises(CheckpointError, match=r"found checkpoints of fastio\.Checkpointer: name the file of a step"):
+        Reader(folder).read_metadata()
 
 
 def test_missing_data_file_raises_and_is_named(folder: Path) -> None:

@@ -404,6 +404,10 @@ def test_arguments_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match="no file of safetensors"):
         load_alone(tmp_path / "empty")
+    with fastio.Checkpointer(tmp_path / "run") as checkpointer:
+        checkpointer.save(0, {"w": torch.ones(3)})
+    with pytest.raises(CheckpointError, match=r"found checkpoints of fastio\.Checkpointer: name the file of a step"):
+        consolidate(tmp_path / "run", tmp_path / "out")
 
 
 def test_load_of_a_rank_is_its_part_of_a_models_folder(tmp_path: Path) -> None:

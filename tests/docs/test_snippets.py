@@ -41,10 +41,15 @@ def test_blocks_of_a_page_run(page: str, outcomes: dict[str, str]) -> None:
     assert outcomes[page] == "", outcomes[page]
 
 
-def test_a_wrong_block_is_found(tmp_path: Path) -> None:
+def test_a_wrong_block_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
     page.write_text("text\n\n```python\none = 1\n```\n\n```python\nassert one == 2\n```\n")
     assert "block at line 8" in snippets.run(page)
+    wrong = 'import os\n\nassert os.environ["RANK"] == os.environ["WORLD_SIZE"], os.environ["RANK"]\n'
+    page.write_text(f"<!-- snippet: 2 ranks -->\n```python\n{wrong}```\n")
+    monkeypatch.chdir(tmp_path)
+    assert "AssertionError: 0" in snippets.run(page)
+    assert "AssertionError: 1" in snippets.run(page)
     page.write_text("<!-- snippet: compile, needs a GPU -->\n```python\nmissing()\n```\n")
     assert snippets.run(page) == ""
     page.write_text("<!-- snippet: compile, needs a GPU -->\n```python\nmissing(\n```\n")

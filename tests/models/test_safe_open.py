@@ -203,7 +203,7 @@ def test_a_folder_with_one_file(tmp_path: Path) -> None:
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     save_shards(tmp_path)
     (tmp_path / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(fastio.ShardMissingError, match=r"names this file for \d+ tensors .*download") as caught:
+    with pytest.raises(fastio.ShardMissingError, match=r"names this file for \d+ tensors? .*download") as caught:
         fastio.safe_open(tmp_path)
     assert isinstance(caught.value, FileNotFoundError)
     assert str(caught.value.filename).endswith("model-00002-of-00003.safetensors")

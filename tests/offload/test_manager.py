@@ -809,7 +809,7 @@ def test_invalid_arguments_raise_errors(store: SlowStore, tmp_path: Path) -> Non
         Offload(store=3, policy="all")
     with pytest.raises(TypeError, match=r"torch\.nn\.Module"):
         Offload(tmp_path, store=tmp_path)  # type: ignore[arg-type]
-    for size in ("8 apples", -1, True, 2.5):
+    for size in ("8 apples", "50%", "0.5", "0.5B", -1, True, 2.5):
         with pytest.raises(ValueError, match="no size"):
             Offload(store=store, budget=size, policy="all")  # type: ignore[arg-type]
 

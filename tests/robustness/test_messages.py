@@ -18,7 +18,9 @@ from torch import nn
 
 import fastio
 from disks import tmpfs
+from fastio.inspect.copying import copy
 from fastio.sizes import exact_size
+from fastio.volumes import Volume
 from fastio_command.commands import cli
 
 
@@ -268,6 +270,8 @@ def test_a_full_disk_says_what_was_needed_and_what_is_free(tmp_path: Path) -> No
             needed + " ?": lambda: fastio.save(state, small / "a.safetensors"),
             needed + "  ?": lambda: fastio.convert(source, small / "b.safetensors"),
             needed + "   ?": lambda: fastio.save(state, small / "c.pt", policy="torch"),
+            needed + "    ?": lambda: copy(str(source), str(small / "e.pt")),
+            needed + "     ?": lambda: Volume.create(small / "volume", "8MB"),
             r"MiB \(\d,\d\d\d,\d\d\d bytes\) are free|0 bytes are free": lambda: fastio.save(
                 state, small / "d.pt", _use_new_zipfile_serialization=False
             ),

@@ -31,6 +31,16 @@ def flip(path: Path, offset: int) -> None:
         file.write(bytes([old[0] ^ 1]))
 
 
+def test_the_size_of_a_new_volume_may_be_a_text(tmp_path: Path) -> None:
+    with Volume.create(tmp_path / "volume", "1MiB") as volume:
+        assert (tmp_path / "volume").stat().st_size == 1 << 20
+        assert volume.nbytes < 1 << 20
+    for wrong in ("50%", 2.5, "0.5"):
+        with pytest.raises(ValueError, match=r"nbytes=.* is no size"):
+            Volume.create(tmp_path / "other", wrong)  # type: ignore[arg-type]
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize("histories", [40, pytest.param(1_000, marks=pytest.mark.nightly)])
 def test_any_history_agrees_with_a_dict(histories: int) -> None:
     full = 0
@@ -164,7 +174,7 @@ def test_a_reader_gets_no_object_that_was_replaced_meanwhile(path: Path) -> None
 def test_an_existing_file_is_no_place_for_a_new_volume(path: Path) -> None:
     with pytest.raises(FileExistsError):
         Volume.create(path, 1 << 20)
-    with pytest.raises(ValueError, match=r"a volume needs at least 143360 bytes, got 4096"):
+    with pytest.raises(ValueError, match=r"a volume needs at least 140 KiB .143,360 bytes., got 4 KiB"):
         Volume.create(path.parent / "small", 4096)
     assert os.listdir(path.parent) == ["volume"]
 
@@ -231,7 +241,9 @@ def test_a_damaged_journal_is_named(path: Path) -> None:
 
 def test_a_file_that_was_cut_short_is_named(path: Path) -> None:
     os.truncate(path, 1 << 19)
-    with pytest.raises(CorruptFileError, match="the volume has 1048576 bytes, got a device of 524288: it"):
+    with pytest.raises(
+        CorruptFileError, match=r"the volume has 1 MiB .*, got a device of 512 KiB .*: it was cut short"
+    ):
         Volume.open(path)
 
 
