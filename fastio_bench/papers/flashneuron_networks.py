@@ -18,6 +18,7 @@ from fastio_bench.papers.vgg_shapes import ITEM
 from fastio_bench.workloads.shapes import POSITIONS, SEGMENTS, VOCABULARY
 
 _STEM = 64 * 112**2 * 3 + 3 * 224**2  # values: the image, and the first convolution, its norm and its ReLU
+_STEM_PRODUCTS = 3 * 64 * 49 * 112**2
 _PIXELS = (56**2, 28**2, 14**2, 7**2)  # of each stage
 _GROWTH, _BOTTLENECK = 32, 128  # DenseNet
 
@@ -27,12 +28,14 @@ class Network:
     """A network: the bytes that each block keeps for backward, for one example, and the bytes of its parameters.
 
     ``states``: how many times the parameters' bytes are resident, with gradients and the optimizer's state.
+    ``products``: the multiplications, each with an addition, of one example's forward pass.
     """
 
     name: str
     kept: tuple[int, ...]
     parameter_nbytes: int
     states: int
+    products: int
 
     def workload(self, batch: int) -> Workload:
         """A block's tensors move together. Its values move through the GPU's memory twice, which is all its time.
@@ -66,6 +69,19 @@ class Network:
         return largest_runnable(self.workload, memory, plain), largest_runnable(self.workload, memory, "optimal")
 
     @property
+    def most_gain(self) -> float:
+        """The throughput over plain training's in +%, if the largest batches hid all transfers, at most.
+
+        An example takes the peak rate in single precision or the memory's, once forward, twice backward. An
+        iteration moves the parameters through memory besides: forward and backward read them and write gradients; the
+        optimizer reads all states and writes all but the gradients.
+        """
+        moved = 2 * sum(self.kept) / V100_SSD.memory_bandwidth
+        example = 3 * max(2 * self.products / V100_SSD.operations_per_s, moved)
+        parameters = (3 + 2 * self.states - 1) * self.parameter_nbytes / V100_SSD.memory_bandwidth
+        return 100 * parameters / (self.plain_batch * example)
+
+    @property
     def kept_share(self) -> float:
         """What is kept for backward, in % of all memory at the largest batch of plain training."""
         used = self.workload(self.plain_batch)
@@ -75,30 +91,35 @@ class Network:
 
 def resnet_1922(blocks: Sequence[int] = (38, 102, 461, 39)) -> Network:
     """640 bottlenecks: each keeps its input, four narrow tensors and the input of its last norm."""
-    kept, weights, inward = [_STEM * ITEM], 3 * 64 * 49 + 128, 64
+    kept, weights, inward, products, before = [_STEM * ITEM], 3 * 64 * 49 + 128, 64, _STEM_PRODUCTS, _PIXELS[0]
     for stage, count in enumerate(blocks):
         narrow = 64 << stage
         wide = 4 * narrow
         kept += [(2 * wide + 4 * narrow) * _PIXELS[stage] * ITEM] * count
         block = 9 * narrow**2 + narrow * wide + 4 * narrow + 2 * wide
         weights += (wide * narrow + block) * (count - 1) + inward * narrow + block + inward * wide + 2 * wide
-        inward = wide
-    return Network("ResNet-1922", tuple(kept), (weights + 2049 * 1000) * ITEM, 3)
+        products += inward * narrow * before + (17 * count - 4) * narrow**2 * _PIXELS[stage]
+        products += inward * wide * _PIXELS[stage]
+        inward, before = wide, _PIXELS[stage]
+    return Network("ResNet-1922", tuple(kept), (weights + 2049 * 1000) * ITEM, 3, products + 2048 * 1000)
 
 
 def densenet_1001(layers: Sequence[int] = (30, 61, 244, 163)) -> Network:
     """498 layers: each keeps all channels before it twice (norm and ReLU), and its bottleneck twice."""
-    kept, weights, channels = [_STEM * ITEM], 3 * 64 * 49 + 128, 64
+    kept, weights, channels, products = [_STEM * ITEM], 3 * 64 * 49 + 128, 64, _STEM_PRODUCTS
     for stage, count in enumerate(layers):
         for _ in range(count):
             kept.append((2 * channels + 2 * _BOTTLENECK) * _PIXELS[stage] * ITEM)
             weights += 2 * channels + channels * _BOTTLENECK + 2 * _BOTTLENECK + 9 * _BOTTLENECK * _GROWTH
+            products += (channels + 9 * _GROWTH) * _BOTTLENECK * _PIXELS[stage]
             channels += _GROWTH
         if stage < len(layers) - 1:  # a transition halves the channels, then the pixels
             kept.append((2 * channels + channels // 2) * _PIXELS[stage] * ITEM)
             weights += 2 * channels + channels * (channels // 2)
+            products += channels * (channels // 2) * _PIXELS[stage]
             channels //= 2
-    return Network("DenseNet-1001", tuple(kept), (weights + 2 * channels + 1000 * (channels + 1)) * ITEM, 3)
+    weights += 2 * channels + 1000 * (channels + 1)
+    return Network("DenseNet-1001", tuple(kept), weights * ITEM, 3, products + 1000 * channels)
 
 
 def bert_xlarge() -> Network:
@@ -113,7 +134,8 @@ def encoder(
     kept = (tensors * length * hidden + 2 * heads * length**2) * ITEM
     embedded = (vocabulary + POSITIONS + SEGMENTS + 2) * hidden  # with the norm
     weights = embedded + blocks * (12 * hidden**2 + 13 * hidden) + hidden**2 + hidden
-    return Network(name, (length * hidden * ITEM, *[kept] * blocks), weights * ITEM, 4)
+    products = blocks * (12 * length * hidden**2 + 2 * length**2 * hidden)
+    return Network(name, (length * hidden * ITEM, *[kept] * blocks), weights * ITEM, 4, products)
 
 
 @cache

@@ -75,6 +75,17 @@ class TestFlashNeuron:
         assert densenet_1001((6, 12, 48, 32)).parameter_nbytes == 4 * 20_013_928  # torchvision's DenseNet-201
         assert encoder("BERT-large", 24, 1024, 16, 384, 24).parameter_nbytes == 4 * shapes.parameters(shapes.bert())
 
+    def test_products_equal_those_that_torchvision_publishes(self) -> None:
+        """In billions, for ResNet-152 and DenseNet-201."""
+        assert resnet_1922((3, 8, 36, 3)).products / 1e9 == pytest.approx(11.51, abs=0.005)
+        assert densenet_1001((6, 12, 48, 32)).products / 1e9 == pytest.approx(4.29, abs=0.005)
+
+    def test_gain_at_a_constant_rate_is_below_the_papers(self) -> None:
+        """Larger batches share the parameters' traffic: of BERT-XLarge, 25.5 GB beside 2 examples of 106 ms."""
+        resnet, densenet, bert = every()
+        assert bert.most_gain == pytest.approx(100 * (10 * 2.5498 / 900) / (2 * 3 * 2 * 246.42 / 14e3), rel=1e-3)
+        assert all(0 < own.most_gain < 25 for own in (resnet, densenet, bert))
+
     def test_block_keeps_what_torch_saves(self) -> None:
         """A bottleneck of ResNet's first stage, its input counted once and ReLU in place."""
         block = nn.Sequential(
