@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import time
@@ -39,8 +38,6 @@ from fastio.offload.stores.tier_set import TierSet, tier_of
 from fastio.offload.stores.tiers import ActivationLostError
 
 _MIN_NBYTES = 4096  # smaller tensors are not worth a block of the device
-
-_batches = itertools.count(1)  # of tensors that are moved out together
 
 _backward_task: Any = torch._C._current_graph_task_id  # of this thread; -1: no backward runs here
 _sequence_number: Any = torch._C._autograd._get_sequence_nr  # see ThreadPass
@@ -192,15 +189,28 @@ class SavedTensors:
         first, and the host does not wait for them. It does if they may be rounded, so that the gradients do not depend
         on how fast the device is.
         """
-        planner, batch = self._planner, next(_batches)
+        planner = self._planner
         limit = planner.window
         if planner.budget is not None:
             limit -= max(following or 0, self._threads.waiting_nbytes)
         self._move_packed(step, here, limit, planner.window // 4)
+        together: list[SavedTensor] = []
+        tier = ""
         for move in moves:
-            if not move[2].encodes:  # the codec computes between two copies
-                move[0].batch = batch
-            self._move_out(step, here, move, limit)
+            saved, _, placement = move
+            if not self._may_leave(step, saved):
+                continue
+            alone = placement.encodes or placement.readers or not step.is_steady
+            if together and (alone or placement.tier != tier or not saved.follows(together[0])):
+                self._move_together(step, together, tier, limit)
+                together = []
+            if alone:
+                self._move_out(step, here, move, limit)
+            else:
+                together.append(saved)
+                tier = placement.tier
+        if together:
+            self._move_together(step, together, tier, limit)
         if following is None:
             if self._rounds:
                 self._move_packed(step, here, limit, 0)
@@ -217,19 +227,29 @@ class SavedTensors:
             if is_there and not packing.advance(here.packing_nbytes > most):
                 return
             here.remove_packed()
-            self._move_out(step, here, packing.move, limit, packing)
+            if self._may_leave(step, saved):
+                self._move_out(step, here, packing.move, limit, packing)
+
+    def _may_leave(self, step: ForwardPass, saved: SavedTensor) -> bool:
+        if saved.index not in self._saved_tensors:
+            return False  # backward ran inside the context and released it
+        if not saved.is_whole:
+            self.counts.moved += 1
+            return False  # it was freed, and is filled again before backward
+        if saved.accelerator is None:
+            self._freed.moved(saved.nbytes, step.number)
+        return True
+
+    def _move_together(self, step: ForwardPass, several: Sequence[SavedTensor], tier: str, limit: int) -> None:
+        """Move tensors out between which nothing was computed, in a pass that measures no transfers."""
+        began = time.perf_counter()
+        self._tiers.move_out(several, tier, limit, False)
+        step.record_moves_out(time.perf_counter() - began)
 
     def _move_out(
         self, step: ForwardPass, here: ThreadPass, move: PendingMove, limit: int, packed: Packing | None = None
     ) -> None:
         saved, _, (_, waits, encodes, tier, readers) = move
-        if saved.index not in self._saved_tensors:
-            return  # backward ran inside the context and released it
-        if not saved.is_whole:
-            self.counts.moved += 1
-            return  # it was freed, and is filled again before backward
-        if saved.accelerator is None:
-            self._freed.moved(saved.nbytes, step.number)
         if not step.is_steady:
             step.begin_move_out()
         began = time.perf_counter()
@@ -246,7 +266,7 @@ class SavedTensors:
             step.record_encoding(saved.ordinal, saved.nbytes / saved.stored_nbytes, began)
         else:
             step.trace.pack_s[saved.ordinal] = 0.0
-        tier = self._tiers.move_out(saved, tier, 0 if readers else limit, waits)
+        tier = self._tiers.move_out((saved,), tier, 0 if readers else limit, waits)
         step.record_move_out(saved.ordinal, time.perf_counter() - began, tier)
 
     def _materialize(self, saved: SavedTensor) -> tuple[torch.UntypedStorage, int]:

@@ -240,11 +240,15 @@ class ForwardPass:
 
     def record_move_out(self, ordinal: int, seconds: float, tier: str) -> None:
         """Record that the forward pass waited ``seconds`` to move a saved tensor to a tier."""
-        self._waited_s += seconds
+        self.record_moves_out(seconds)
         self.trace.transfer_s[ordinal] = seconds
         self.trace.tiers[ordinal] = tier
         if self._times is not None:
             self._times.resume(self._device)
+
+    def record_moves_out(self, seconds: float) -> None:
+        """Record that the forward pass waited ``seconds`` to move saved tensors out."""
+        self._waited_s += seconds
 
     def record_stall(self, seconds: float) -> None:
         """Record that a pass waited ``seconds`` for a transfer."""

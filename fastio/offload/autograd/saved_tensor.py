@@ -49,8 +49,8 @@ class SavedTensor:
         *("step", "ordinal", "index", "key", "version", "witness", "source", "source_nbytes", "span", "nbytes"),
         *("device", "accelerator", "stream", "live", "state", "handles", "kept", "readers"),
         *("tier", "recipe", "view", "encoded", "payload", "stored_nbytes", "computed", "lead", "sent"),
-        *("block", "batch", "copied"),
-        *("buffer", "home", "fetched_s", "arrived", "ready"),
+        *("block", "copied"),
+        *("buffer", "home", "arrived", "ready"),
         *("unpacked", "handed_out"),
     )
 
@@ -96,7 +96,6 @@ class SavedTensor:
         self.encoded: Encoded | None = None  # codec and sizes, without the payload; None: not encoded
         self.payload: torch.Tensor | None = None  # replaces ``live`` if encoded
         self.block: int | None = None  # the address of the bytes in host memory
-        self.batch = 0  # of copies that are issued together; 0: of none
         self.copied: devices.Mark | None = None  # on a GPU: the end of the copy to host memory
         self.computed: devices.Event | None = None  # on a GPU: the bytes are there, if that is known
 
@@ -115,7 +114,6 @@ class SavedTensor:
     # Set by the tiers that use them:
     lead: int  # bytes before the span that are transferred with it
     sent: int  # address of the bytes when their write began
-    fetched_s: float  # when the latest copy back began
 
     def tensor(self, view: View, storage: torch.UntypedStorage, moved: int) -> torch.Tensor:
         """Return a saved tensor on a storage in which the bytes lie ``moved`` bytes further than in the original.
@@ -160,6 +158,10 @@ class SavedTensor:
         torch may have moved the bytes (``share_memory_``), or other code freed them: what was written is unknown then.
         """
         return self.is_whole and self.address == self.sent
+
+    def follows(self, other: SavedTensor) -> bool:
+        """Whether operators on one stream, or on the CPU, computed both."""
+        return self.accelerator is other.accelerator and (self.stream is other.stream or self.stream == other.stream)
 
     @property
     def was_resized(self) -> bool:
