@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from fastio._native import DeferredWeakrefCallback
+from fastio._native import Releases
 from fastio.offload.autograd import hooks
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.layer_prefetch import LayerPrefetch
 from fastio.offload.autograd.module_hooks import ModuleHooks
 from fastio.offload.autograd.read_ahead import ReadAhead
-from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor, State
+from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.autograd.thread_pass import PendingMove, ThreadPass
 from fastio.offload.autograd.views import view_of
 from fastio.offload.codecs.encoding import Codec, is_exact
@@ -31,7 +31,6 @@ from fastio.offload.freed_blocks import FreedBlocks
 from fastio.offload.out_of_memory import is_out_of_memory
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.profile import BY_LAYER, Placement
-from fastio.offload.recompute.recipe import Hold
 from fastio.offload.recompute.recomputation import Recomputation
 from fastio.offload.report import Counts
 from fastio.offload.stores.tier_set import TierSet, tier_of
@@ -68,10 +67,8 @@ class SavedTensors:
         self._support = support
         self._freed = FreedBlocks(planner.given_budget is not None)
         self._lock = threading.Lock()
-        self._released: deque[HandleRef | Hold] = deque()  # of handles that are gone
-        self._on_release = DeferredWeakrefCallback(
-            self._released.append, partial(_reap, weakref.ref(self), self._released)
-        )
+        self._released: deque[SavedTensor] = deque()  # whose holds are gone
+        self._releases = Releases(self._released.append, partial(_reap, weakref.ref(self), self._released))
         self._saved_tensors: dict[int, SavedTensor] = {}  # that graphs hold, by index
         by_layer = planner.policy in BY_LAYER
         self._ahead = LayerPrefetch(planner, tiers) if by_layer else ReadAhead(planner, tiers)
@@ -148,10 +145,7 @@ class SavedTensors:
                 if here.moves_nbytes > step.batch_nbytes:
                     returned = here.take()
             saved, new = step.saved_tensor_of(tensor, kind, storage, nbytes, touched)
-            handle = Handle(self, saved, view, maker)
-            reference = HandleRef(handle, self._on_release)
-            reference.saved = saved
-            saved.handles.add(reference)
+            handle = Handle(self._releases, saved, self, view, maker)
             self._saved_tensors[saved.index] = saved
             if not step.is_steady:
                 step.saved_by(operator, saved)
@@ -330,21 +324,19 @@ class SavedTensors:
     def _reap_locked(self) -> None:
         """Release what graphs released. An interrupt restarts it, so each part may run twice."""
         while self._released:
-            handle = self._released[0]
+            saved = self._released[0]
             try:
-                self._release(handle)
+                self._release(saved)
             except Exception:
                 self._released.popleft()  # raised once
                 raise
             self._released.popleft()
 
-    def _release(self, handle: HandleRef | Hold) -> None:
-        saved = handle.saved
-        saved.handles.discard(handle)
-        if saved.handles:
-            return
+    def _release(self, saved: SavedTensor) -> None:
+        if saved.holds:
+            return  # another tensor with these bytes was saved meanwhile
         if saved.recipe is not None:
-            self._released.extend(saved.recipe.held)
+            saved.recipe.holds.clear()
         saved.step.forget(saved)
         self._ahead.forget(saved)
         if saved.tier is None:
@@ -354,7 +346,7 @@ class SavedTensors:
         self._saved_tensors.pop(saved.index, None)
 
 
-def _reap(manager: weakref.ref[SavedTensors], released: deque[HandleRef | Hold]) -> None:
+def _reap(manager: weakref.ref[SavedTensors], released: deque[SavedTensor]) -> None:
     """Let a manager release what its graphs released. If the manager is gone, its handles hold nothing."""
     alive = manager()
     if alive is None:

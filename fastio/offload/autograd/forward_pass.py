@@ -63,6 +63,7 @@ class ForwardPass:
         self._operator_saved: set[int] = set()  # ordinals that it saved
         self._operator_nbytes = 0
         self._forward_done = False
+        self._tells_uses = True  # no pass like this one has told yet which tensors backward uses, and when
         self._device = _CPU  # or the accelerator that the latest tensor on one is on
         self._is_accelerated = False  # it is one
         self._times: ComputeTimes | None = None  # of an accelerator's compute, in the pass that tells it
@@ -280,6 +281,8 @@ class ForwardPass:
         if not self.refused:  # failed transfers have no useful times
             self._profile = self._planner.record(self.trace, self._profile, self._diverged, self._is_accelerated)
             self._set_times()
+            known = None if self._profile is None else self._profile.trace.uses
+            self._tells_uses = not known or known is self.trace.uses
         self._forward_done = True
         self._end()
 
@@ -314,13 +317,8 @@ class ForwardPass:
             self._synchronize_if_timed()
         if self._times is not None:
             self._times.used(ordinal, self._device)
-        trace = self.trace
-        trace.uses.append(ordinal)
-        if not self.is_steady and (node := _current_node()) is not None:
-            trace.record_operator(ordinal, node.name(), node._sequence_nr())
-        if ordinal not in trace.used_s:
-            since = time.perf_counter() - iteration.forward_ended_s - (self._stalled_s - run.stalled_s)
-            trace.used_s[ordinal] = since if since > 0.0 else 0.0
+        if self._tells_uses:
+            self._tell_use(ordinal)
         order = self.order
         if order is None:
             self.follow_order()
@@ -330,6 +328,15 @@ class ForwardPass:
         if self.algorithms is not None and expected:
             self.algorithms.used(order.position - 1)
         return expected
+
+    def _tell_use(self, ordinal: int) -> None:
+        trace = self.trace
+        trace.uses.append(ordinal)
+        if not self.is_steady and (node := _current_node()) is not None:
+            trace.record_operator(ordinal, node.name(), node._sequence_nr())
+        if ordinal not in trace.used_s:
+            since = time.perf_counter() - self.iteration.forward_ended_s - (self._stalled_s - self._run.stalled_s)
+            trace.used_s[ordinal] = since if since > 0.0 else 0.0
 
     def record_served(self) -> None:
         """Record that backward has the saved tensor it needed."""

@@ -8,6 +8,7 @@ import torch
 from torch.nn import Parameter
 
 from fastio import devices
+from fastio._native import Hold
 from fastio._native import PushedHooks as NativeHooks
 from fastio.offload.autograd.saved_tensor import SavedTensor
 from fastio.offload.autograd.views import View
@@ -91,20 +92,18 @@ class Kept:
         return self.tensor
 
 
-class Handle:
+class Handle(Hold):
     """Stands for a tensor whose bytes a SavedTensor holds. Holds no bytes.
 
-    It has no destructor, because an interrupt would be lost in one. A
-    :class:`fastio.offload.autograd.saved_tensor.HandleRef` reports its end.
+    Made as ``Handle(releases, saved, owner, view, maker)``.
     """
 
-    __slots__ = ("__weakref__", "maker", "owner", "saved", "view")
+    __slots__ = ()
 
-    def __init__(self, owner: SavedTensors, saved: SavedTensor, view: View, maker: Maker) -> None:
-        self.owner = owner
-        self.saved = saved
-        self.view = view
-        self.maker = maker
+    saved: SavedTensor
+    owner: SavedTensors
+    view: View
+    maker: Maker
 
     def unpack(self) -> torch.Tensor:
         """Return the tensor, read back if need be; RuntimeError if it was modified in place since."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,13 +12,13 @@ from fastio import devices
 from fastio._native import WeakStorage
 from fastio.memory.raw_memory import storage_bytes
 from fastio.offload.autograd.buffer import Buffer
-from fastio.offload.autograd.version_counters import empty_on
+from fastio.offload.autograd.version_counters import empty_on, witness_of
 from fastio.offload.autograd.views import Span, View
 
 if TYPE_CHECKING:
     from fastio.offload.autograd.forward_pass import ForwardPass
     from fastio.offload.codecs.encoding import Encoded
-    from fastio.offload.recompute.recipe import Hold, Recipe
+    from fastio.offload.recompute.recipe import Recipe
     from fastio.offload.recompute.tier import RecomputeTier
     from fastio.offload.stores.disk_tier import DiskTier
     from fastio.offload.stores.host_tier import HostTier
@@ -47,7 +46,7 @@ class SavedTensor:
 
     __slots__ = (
         *("step", "ordinal", "index", "key", "version", "witness", "source", "source_nbytes", "span", "nbytes"),
-        *("device", "accelerator", "stream", "live", "state", "handles", "kept", "readers"),
+        *("device", "accelerator", "stream", "live", "state", "holds", "kept", "readers"),
         *("tier", "recipe", "view", "encoded", "payload", "stored_nbytes", "computed", "lead", "sent"),
         *("block", "copied"),
         *("buffer", "home", "arrived", "ready"),
@@ -85,7 +84,7 @@ class SavedTensor:
         self.stream = stream
         self.live: torch.UntypedStorage | None = storage  # strong, while no safe copy exists elsewhere
         self.state = State.RESIDENT
-        self.handles: set[HandleRef | Hold] = set()  # that graphs still hold, or what is made from these bytes
+        self.holds = 0  # of graphs, and of what is made from these bytes: see fastio._native.Hold
         self.kept = False  # the plan keeps it in memory
         self.readers = 0  # operators that will save it too, before it moves
 
@@ -120,13 +119,17 @@ class SavedTensor:
 
         Unpacked tensors share a version counter, which begins at 0, so a write in backward is detected.
         """
-        akin = self.unpacked
+        akin, buffer = self.unpacked, self.buffer
+        if buffer is not None and buffer.storage is storage and buffer.tensor is not None and view == self.view:
+            if akin is None and not (view.conj or view.neg):
+                self.unpacked = witness_of(buffer.tensor, lazy=False)
+                return buffer.tensor
+            elements = buffer.tensor
+        else:
+            elements = view.on(storage, moved)
         if akin is None:
             akin = self.unpacked = empty_on(self.device).data  # with a counter of its own
-        buffer = self.buffer
-        if buffer is not None and buffer.storage is storage and buffer.tensor is not None and view == self.view:
-            return view.tensor(buffer.tensor, akin)
-        return view.tensor(view.on(storage, moved), akin)
+        return view.tensor(elements, akin)
 
     @property
     def was_written(self) -> int:
@@ -157,7 +160,11 @@ class SavedTensor:
 
         torch may have moved the bytes (``share_memory_``), or other code freed them: what was written is unknown then.
         """
-        return self.is_whole and self.address == self.sent
+        live = self.live
+        if live is None:
+            return self.address == self.sent
+        start, nbytes = self.span
+        return live.data_ptr() + start == self.sent and live.nbytes() >= start + nbytes
 
     def follows(self, other: SavedTensor) -> bool:
         """Whether operators on one stream, or on the CPU, computed both."""
@@ -234,13 +241,6 @@ class SavedTensor:
             if self.home is None or stream != self.home:  # torch's streams do not differ from None
                 storage_bytes(storage).record_stream(stream)
         return storage, shift
-
-
-class HandleRef(weakref.ref[Any]):
-    """A weak reference to a handle that a graph holds."""
-
-    __slots__ = ("saved",)
-    saved: SavedTensor
 
 
 def _alive(reference: WeakStorage) -> torch.UntypedStorage | None:
