@@ -251,6 +251,10 @@ class ForwardPass:
         """Record that the forward pass waited ``seconds`` to move saved tensors out."""
         self._waited_s += seconds
 
+    def record_trial(self, seconds: float) -> None:
+        """Record that backward took ``seconds`` for what plain training does not compute: no time of its operators."""
+        self._stalled_s += seconds
+
     def record_stall(self, seconds: float) -> None:
         """Record that a pass waited ``seconds`` for a transfer."""
         self._stalled_s += seconds

@@ -75,13 +75,14 @@ def top_hooks() -> tuple[Any, Any] | None:
 class Kept:
     """A tensor that stays where it is.
 
-    It is detached: with its grad_fn it would keep the graph alive for ever.
+    It is detached: with its grad_fn it would keep the graph alive for ever. A leaf has none: as autograd does without
+    hooks, it is kept itself, with the memory that it has in backward (``parameter.data = other``).
     """
 
     __slots__ = ("description", "tensor", "version")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor.detach()
+        self.tensor = tensor if tensor.is_leaf and tensor.requires_grad else tensor.detach()
         self.version = version_of(tensor)
         self.description = describe(tensor)
 
@@ -163,15 +164,18 @@ def is_offloadable(tensor: torch.Tensor) -> bool:
     return kind_of(tensor).offloadable and tensor.untyped_storage().nbytes() > 0
 
 
-def mark_exchanged(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor, whose memory gets other bytes, or is left for other memory, without a trace in its version."""
-    tensor.untyped_storage().exchanged = True  # type: ignore[attr-defined]
+def mark_exchanged(tensor: torch.Tensor, exchanged: bool = True) -> torch.Tensor:
+    """Return a tensor, whose memory gets other bytes, or is left for other memory, without a trace in its version.
+
+    ``exchanged=False``: it does so no more.
+    """
+    tensor.untyped_storage().exchanged = exchanged  # type: ignore[attr-defined]
     return tensor
 
 
 def is_exchanged(storage: torch.UntypedStorage) -> bool:
-    """Return whether a tensor of this storage was given to :func:`mark_exchanged`."""
-    return hasattr(storage, "exchanged")
+    """Return whether a tensor of this storage is marked by :func:`mark_exchanged`."""
+    return getattr(storage, "exchanged", False)
 
 
 def is_parameter(tensor: torch.Tensor) -> bool:

@@ -104,7 +104,7 @@ class Recomputation:
             sources = tuple(source.ordinal for source in recipe.sources)
             saved.step.trace.recomputable[saved.ordinal] = RecomputeOption(seconds, sources)
         self._tier.release(saved)
-        saved.step.record_stall(trial_s)
+        saved.step.record_trial(trial_s)
 
     def _before_write(self, storage: int) -> None:
         """Keep what is made from a storage that an operator is about to write to. Without the lock."""
