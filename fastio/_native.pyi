@@ -32,8 +32,8 @@ class Releases:
 class Hold:
     """Counts itself in ``saved.holds`` while it lives, and gives ``saved`` to ``releases`` when it was the last one."""
     def __new__(
-        cls, releases: Releases, saved: Any, owner: Any = None, view: Any = None, maker: Any = None, /
-    ) -> Any: ...
+        cls: type[_Self], releases: Releases, saved: Any, owner: Any = None, view: Any = None, maker: Any = None, /
+    ) -> _Self: ...
     saved: Any
     owner: Any
     view: Any
@@ -308,8 +308,10 @@ def cached_read(
 def cuda_copies() -> int:
     """Return the address of the table by which staged transfers reach CUDA devices. NativeError without a driver."""
 
-def cuda_copy(stream: int, destination: int, source: int, nbytes: int, to_host: bool) -> None:
-    """Begin a copy between a CUDA device and pinned memory on a stream of torch. NativeError if it is refused."""
+def cuda_copy(stream: int, copies: Sequence[tuple[int, int, int]], to_host: bool) -> None:
+    """Begin copies on a stream of torch: each from or to pinned memory, of an address there, one on a CUDA device, and
+    the bytes. NativeError if one is refused.
+    """
 
 def staged_read(
     fd: int,

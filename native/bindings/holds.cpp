@@ -105,16 +105,16 @@ void free_hold(PyObject* self) {
 }
 
 PyMemberDef hold_members[] = {{"saved", T_OBJECT_EX, offsetof(Hold, saved), READONLY, nullptr},
-                         {"owner", T_OBJECT_EX, offsetof(Hold, owner), READONLY, nullptr},
-                         {"view", T_OBJECT_EX, offsetof(Hold, view), READONLY, nullptr},
-                         {"maker", T_OBJECT_EX, offsetof(Hold, maker), READONLY, nullptr},
-                         {nullptr, 0, 0, 0, nullptr}};
+                              {"owner", T_OBJECT_EX, offsetof(Hold, owner), READONLY, nullptr},
+                              {"view", T_OBJECT_EX, offsetof(Hold, view), READONLY, nullptr},
+                              {"maker", T_OBJECT_EX, offsetof(Hold, maker), READONLY, nullptr},
+                              {nullptr, 0, 0, 0, nullptr}};
 
 PyType_Slot hold_slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_hold)},
-                       {Py_tp_dealloc, reinterpret_cast<void*>(free_hold)},
-                       {Py_tp_members, hold_members},
-                       {Py_tp_doc, const_cast<char*>("Keeps what is saved until the last of its holds is gone.")},
-                       {0, nullptr}};
+                            {Py_tp_dealloc, reinterpret_cast<void*>(free_hold)},
+                            {Py_tp_members, hold_members},
+                            {Py_tp_doc, const_cast<char*>("Keeps what is saved until the last of its holds is gone.")},
+                            {0, nullptr}};
 
 PyType_Spec hold_spec = {"fastio._native.Hold", sizeof(Hold), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, hold_slots};
 

@@ -106,7 +106,11 @@ class ForwardPass:
         saved = SavedTensor(
             self, ordinal, next(_indices), storage, nbytes, span, witness, device, accelerator, stream, key
         )
-        self._record(ordinal, span.nbytes, tensor.dtype)
+        planned, nbytes, dtype = self._planned, span.nbytes, tensor.dtype
+        if ordinal < len(planned) and planned[ordinal].nbytes == nbytes and planned[ordinal].dtype is dtype:
+            self.trace.saved.append(planned[ordinal])
+        else:
+            self._record(nbytes, dtype)
         self.saved_tensors[ordinal] = saved
         if known is None:
             self._by_bytes[key] = [saved]
@@ -114,15 +118,9 @@ class ForwardPass:
             known.append(saved)
         return saved, True
 
-    def _record(self, ordinal: int, nbytes: int, dtype: torch.dtype) -> None:
-        """Record a new saved tensor. In the steady state it is the one that the profile has at this place."""
-        planned = self._planned
-        if ordinal < len(planned):
-            record = planned[ordinal]
-            if record.nbytes == nbytes and record.dtype is dtype:
-                self.trace.saved.append(record)
-                return
-        if planned:
+    def _record(self, nbytes: int, dtype: torch.dtype) -> None:
+        """Record a new saved tensor, which is not the one that the profile has at this place."""
+        if self._planned:
             self._planned, self.is_steady, self.batch_nbytes = (), False, 0
             self.trace.end_following()
         self.trace.add(SavedRecord(nbytes, dtype, self._elapsed() - self._waited_s))
@@ -316,8 +314,7 @@ class ForwardPass:
         """Record that backward needs a saved tensor. Return whether it was expected next."""
         if self.iteration.backward_began_s is None:
             self._end_forward()
-        run, iteration = self._run, self.iteration
-        if run.waited:
+        if self._run.waited:
             self._synchronize_if_timed()
         if self._times is not None:
             self._times.used(ordinal, self._device)

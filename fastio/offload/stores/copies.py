@@ -20,13 +20,9 @@ from typing import NamedTuple
 import torch
 
 from fastio._native import streaming_copy
-from fastio.devices import Accelerator, Event, Mark, Stream, copy_errors
+from fastio.devices import Accelerator, Copy, Event, Mark, Stream, copy_errors
 
 _REFUSED = copy_errors()
-
-
-Copy = tuple[int, int, int]
-"""The address in the slab, the other address, and the bytes to copy."""
 
 
 class TimedCopy(NamedTuple):
@@ -111,7 +107,7 @@ class DeviceCopies(CpuCopies):
         """Begin to copy bytes of the slab to ``address``, behind ``fence``. Return the event that follows the copy."""
         with _REFUSED:
             self._back.wait_event(fence)
-            self._copy(self._back, address, host, nbytes, False)
+            self._copy(self._back, [(host, address, nbytes)], False)
             return self._back.record_event()
 
     def out(
@@ -124,8 +120,7 @@ class DeviceCopies(CpuCopies):
             else:
                 self._out.wait_event(computed)
             began = self._timed_event() if timed else None
-            for host, address, nbytes in copies:
-                self._copy(self._out, host, address, nbytes, True)
+            self._copy(self._out, copies, True)
             if began is not None:
                 self.timed = TimedCopy(sum(nbytes for _, _, nbytes in copies), began, self._timed_event())
             self._number += 1
@@ -140,8 +135,7 @@ class DeviceCopies(CpuCopies):
                 last_out.precede(self._back)
                 self._followed = last_out.number
             self._back.wait_stream(home)
-            for host, address, nbytes in copies:
-                self._copy(self._back, address, host, nbytes, False)
+            self._copy(self._back, copies, False)
             mark = Mark(self._back)
             mark.set()
             return mark
@@ -175,13 +169,14 @@ class DeviceCopies(CpuCopies):
         with self._accelerator.under(self._out):
             return self._accelerator.timed_event(self._device)
 
-    def _copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> None:
-        if nbytes == 0:
+    def _copy(self, stream: Stream, copies: Sequence[Copy], to_host: bool) -> None:
+        accelerator = self._accelerator
+        if not self._within:
+            accelerator.copy(stream, copies, to_host)
             return
-        if self._within:
-            with self._accelerator.under(stream):
-                self._accelerator.bytes_at(destination, nbytes).copy_(
-                    self._accelerator.bytes_at(source, nbytes), non_blocking=True
-                )
-        else:
-            self._accelerator.copy(stream, destination, source, nbytes, to_host)
+        with accelerator.under(stream):
+            for slab, address, nbytes in copies:
+                if nbytes:
+                    ends = accelerator.bytes_at(slab, nbytes), accelerator.bytes_at(address, nbytes)
+                    into, out_of = ends if to_host else reversed(ends)
+                    into.copy_(out_of, non_blocking=True)

@@ -24,7 +24,7 @@ from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.autograd.trace import HOST
 from fastio.offload.report import Counts
 from fastio.offload.stores.arena import ArenaFullError
-from fastio.offload.stores.copies import Copy, CpuCopies, DeviceCopies
+from fastio.offload.stores.copies import CpuCopies, DeviceCopies
 from fastio.offload.stores.loaded import Loaded
 from fastio.offload.stores.slab import Slab
 from fastio.offload.stores.store_errors import without_frames
@@ -93,7 +93,7 @@ class HostTier(Tier):
         began = time.perf_counter()
         try:
             copies = self._copies.get(first.device) or self._copies_of(first)
-            moves: list[Copy] = []
+            moves: list[devices.Copy] = []
             for saved in several:
                 if not self._reserve(saved):
                     break
@@ -127,7 +127,7 @@ class HostTier(Tier):
         left = several if taken == len(several) else several[:taken]
         for saved in left:
             saved.copied = copied
-            self._loaded.add(saved)
+        self._loaded.add(*left)
         self._record("write", left, began, now, now - began if waits or copied is None else 0.0)
         return taken
 
@@ -147,7 +147,7 @@ class HostTier(Tier):
             for saved in several:
                 saved.buffer = _buffer_for(saved)
             home = None if accelerator is None else accelerator.current_stream(first.device)
-            moves: list[Copy] = []
+            moves: list[devices.Copy] = []
             for saved in several:
                 assert saved.block is not None, "it was moved out"
                 assert saved.buffer is not None, "it has just been made"
@@ -159,7 +159,7 @@ class HostTier(Tier):
             arrived = copies.back_in_batch(moves, last_out, home)
             for saved in several:
                 saved.arrived, saved.state = arrived, State.INFLIGHT
-                self._loaded.add(saved)
+            self._loaded.add(*several)
         except BaseException:  # an interrupt may come after a copy was issued
             self._synchronize()
             for saved in several:
@@ -171,6 +171,9 @@ class HostTier(Tier):
 
     def bring(self, saved: SavedTensor) -> None:
         """Let what is queued next on the current stream find the bytes. Raises ActivationLostError."""
+        if saved.state is State.INFLIGHT and saved.encoded is None:
+            saved.ready, saved.state = saved.arrived, State.RESIDENT
+            return
         try:
             self._bring(saved)
         except STORE_ERRORS as first:

@@ -74,12 +74,10 @@ class Tier:
         self, op: Literal["write", "read"], several: Sequence[SavedTensor], began: float, now: float, stalled: float
     ) -> None:
         """Count transfers of one pass that ended, and for which compute waited ``stalled`` seconds."""
-        step, counts, name, nbytes = several[0].step, self._counts, self.name, 0
-        for saved in several:
-            stored = saved.stored_nbytes
-            nbytes += stored
-            counts.events.append((op, step.number, saved.ordinal, stored, began, now, name))
-        traffic = self._traffic
+        step, counts, traffic, name = several[0].step, self._counts, self._traffic, self.name
+        number = step.number
+        counts.events += [(op, number, saved.ordinal, saved.stored_nbytes, began, now, name) for saved in several]
+        nbytes = sum([saved.stored_nbytes for saved in several])
         if op == "write":
             traffic.written_bytes += nbytes
             traffic.writes += len(several)
