@@ -21,14 +21,23 @@ class Control:
     def advance(self, nbytes: int) -> None: ...
     def cancel(self) -> None: ...
 
-class DeferredWeakrefCallback:
-    """A callback for weak references that runs no Python code in a destructor, where a signal's exception is lost.
+class Releases:
+    """Gets what nothing holds any more. Runs no Python code in a destructor, where a signal's exception is lost.
 
-    ``keep``, a function written in C, gets the reference at once. ``answer`` is called soon after in the main thread,
-    once for all references until then. It may raise into the code that the main thread then runs.
+    ``keep``, a function written in C, gets it at once. ``answer`` is called soon after in the main thread, once for all
+    that was released until then. It may raise into the code that the main thread then runs.
     """
     def __init__(self, keep: Callable[[Any], object], answer: Callable[[], object]) -> None: ...
-    def __call__(self, reference: Any) -> None: ...
+
+class Hold:
+    """Counts itself in ``saved.holds`` while it lives, and gives ``saved`` to ``releases`` when it was the last one."""
+    def __new__(
+        cls: type[_Self], releases: Releases, saved: Any, owner: Any = None, view: Any = None, maker: Any = None, /
+    ) -> _Self: ...
+    saved: Any
+    owner: Any
+    view: Any
+    maker: Any
 
 class WeakStorage:
     """A weak reference to a torch storage, as ``torch.UntypedStorage._new_with_weak_ptr`` takes it: ``cdata``.
@@ -299,8 +308,10 @@ def cached_read(
 def cuda_copies() -> int:
     """Return the address of the table by which staged transfers reach CUDA devices. NativeError without a driver."""
 
-def cuda_copy(stream: int, destination: int, source: int, nbytes: int, to_host: bool) -> None:
-    """Begin a copy between a CUDA device and pinned memory on a stream of torch. NativeError if it is refused."""
+def cuda_copy(stream: int, copies: Sequence[tuple[int, int, int]], to_host: bool) -> None:
+    """Begin copies on a stream of torch: each from or to pinned memory, of an address there, one on a CUDA device, and
+    the bytes. NativeError if one is refused.
+    """
 
 def staged_read(
     fd: int,

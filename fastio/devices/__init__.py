@@ -4,11 +4,12 @@
 built in. :func:`register` adds a kind of device that torch has a device module for.
 """
 
-from fastio.devices.accelerator import Accelerator, Event, Mark, Stream, copy_errors, refused_copy
+from fastio.devices.accelerator import Accelerator, Copy, Event, Mark, Stream, copy_errors, refused_copy
 from fastio.devices.kinds import all_kinds, available, find, identity, in_use, of, register, usable
 
 __all__ = [
     "Accelerator",
+    "Copy",
     "Event",
     "Mark",
     "Stream",

@@ -20,6 +20,8 @@ from fastio.runtime.handled_errors import HandledErrors
 
 Stream = Any  # torch.cuda.Stream and those like it; torch.Stream lacks some of their methods before torch 2.7
 Event = Any
+Copy = tuple[int, int, int]
+"""An address in host memory, or in a slab, one on a device, and the bytes to copy."""
 
 
 class Mark:
@@ -228,17 +230,17 @@ class Accelerator(abc.ABC):
         mark.set()
         return mark
 
-    def copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> None:
-        """Begin to copy ``nbytes`` between a device and pinned memory, by address, on a stream of that device.
+    def copy(self, stream: Stream, copies: Sequence[Copy], to_host: bool) -> None:
+        """Begin to copy between pinned memory and a device, in order, on a stream of that device.
 
-        RuntimeError or RefusedError if the copy is refused.
+        RuntimeError or RefusedError if a copy is refused.
         """
-        on_host = torch.frombuffer(
-            (ctypes.c_ubyte * nbytes).from_address(destination if to_host else source), dtype=torch.uint8
-        )
-        on_device = self.bytes_at(source if to_host else destination, nbytes)
         with self.under(stream):
-            (on_host if to_host else on_device).copy_(on_device if to_host else on_host, non_blocking=True)
+            for host, address, nbytes in copies:
+                if nbytes:
+                    on_host = torch.frombuffer((ctypes.c_ubyte * nbytes).from_address(host), dtype=torch.uint8)
+                    on_device = self.bytes_at(address, nbytes)
+                    (on_host if to_host else on_device).copy_(on_device if to_host else on_host, non_blocking=True)
 
     def under(self, stream: Stream | None) -> contextlib.AbstractContextManager[Any]:
         """A context in which torch queues work on a stream; None changes nothing."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fastio._native import cuda_copies, cuda_copy
-from fastio.devices.accelerator import Accelerator, Stream
+from fastio.devices.accelerator import Accelerator, Copy, Stream
 from fastio.errors import RefusedError, ToolUnavailableError
 from fastio.runtime.native_errors import NativeError
 
@@ -92,13 +92,13 @@ class Cuda(Accelerator):
             stream = self._streams[key] = torch.cuda.current_stream(device)
         return stream
 
-    def copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> None:
+    def copy(self, stream: Stream, copies: Sequence[Copy], to_host: bool) -> None:
         """See :class:`Accelerator`: by the driver's own library; ROCm has another."""
         if torch.version.hip is not None:
-            super().copy(stream, destination, source, nbytes, to_host)
+            super().copy(stream, copies, to_host)
             return
         try:
-            cuda_copy(stream.cuda_stream, destination, source, nbytes, to_host)
+            cuda_copy(stream.cuda_stream, copies, to_host)
         except NativeError as error:
             raise RefusedError(f"a copy between a GPU and pinned memory failed: {error.args[1]}") from None
 

@@ -36,6 +36,7 @@ from fastio.hybrid.planning.costs import LayerCosts, forward_ends
 from fastio.hybrid.planning.plan import Plan, Planner, PlannerName, check_settings, plan
 from fastio.hybrid.report import Report
 from fastio.hybrid.simulation import machines
+from fastio.offload.autograd.hooks import mark_exchanged
 from fastio.offload.stores.block_store import BlockStore
 from fastio.sizes import format_size, parse_size
 
@@ -277,6 +278,9 @@ class Hybrid:
             self._module_hooks.close()
             self._optimizer_hooks.close()
             self._gradients.close()
+            for layer in self._layers:
+                for slot in layer.slots:
+                    mark_exchanged(slot.device_view, exchanged=False)
             if self._ranks.count > 1:
                 self._at_close = self.report()
                 self._unshare()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import time
@@ -15,14 +14,14 @@ from typing import Any
 
 import torch
 
-from fastio._native import DeferredWeakrefCallback
+from fastio._native import Releases
 from fastio.offload.autograd import hooks
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.layer_prefetch import LayerPrefetch
 from fastio.offload.autograd.module_hooks import ModuleHooks
 from fastio.offload.autograd.read_ahead import ReadAhead
-from fastio.offload.autograd.saved_tensor import HandleRef, SavedTensor, State
+from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.autograd.thread_pass import PendingMove, ThreadPass
 from fastio.offload.autograd.views import view_of
 from fastio.offload.codecs.encoding import Codec, is_exact
@@ -32,15 +31,12 @@ from fastio.offload.freed_blocks import FreedBlocks
 from fastio.offload.out_of_memory import is_out_of_memory
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.profile import BY_LAYER, Placement
-from fastio.offload.recompute.recipe import Hold
 from fastio.offload.recompute.recomputation import Recomputation
 from fastio.offload.report import Counts
 from fastio.offload.stores.tier_set import TierSet, tier_of
 from fastio.offload.stores.tiers import ActivationLostError
 
 _MIN_NBYTES = 4096  # smaller tensors are not worth a block of the device
-
-_batches = itertools.count(1)  # of tensors that are moved out together
 
 _backward_task: Any = torch._C._current_graph_task_id  # of this thread; -1: no backward runs here
 _sequence_number: Any = torch._C._autograd._get_sequence_nr  # see ThreadPass
@@ -71,10 +67,8 @@ class SavedTensors:
         self._support = support
         self._freed = FreedBlocks(planner.given_budget is not None)
         self._lock = threading.Lock()
-        self._released: deque[HandleRef | Hold] = deque()  # of handles that are gone
-        self._on_release = DeferredWeakrefCallback(
-            self._released.append, partial(_reap, weakref.ref(self), self._released)
-        )
+        self._released: deque[SavedTensor] = deque()  # whose holds are gone
+        self._releases = Releases(self._released.append, partial(_reap, weakref.ref(self), self._released))
         self._saved_tensors: dict[int, SavedTensor] = {}  # that graphs hold, by index
         by_layer = planner.policy in BY_LAYER
         self._ahead = LayerPrefetch(planner, tiers) if by_layer else ReadAhead(planner, tiers)
@@ -151,10 +145,7 @@ class SavedTensors:
                 if here.moves_nbytes > step.batch_nbytes:
                     returned = here.take()
             saved, new = step.saved_tensor_of(tensor, kind, storage, nbytes, touched)
-            handle = Handle(self, saved, view, maker)
-            reference = HandleRef(handle, self._on_release)
-            reference.saved = saved
-            saved.handles.add(reference)
+            handle = Handle(self._releases, saved, self, view, maker)
             self._saved_tensors[saved.index] = saved
             if not step.is_steady:
                 step.saved_by(operator, saved)
@@ -192,15 +183,28 @@ class SavedTensors:
         first, and the host does not wait for them. It does if they may be rounded, so that the gradients do not depend
         on how fast the device is.
         """
-        planner, batch = self._planner, next(_batches)
+        planner = self._planner
         limit = planner.window
         if planner.budget is not None:
             limit -= max(following or 0, self._threads.waiting_nbytes)
         self._move_packed(step, here, limit, planner.window // 4)
+        together: list[SavedTensor] = []
+        tier = ""
         for move in moves:
-            if not move[2].encodes:  # the codec computes between two copies
-                move[0].batch = batch
-            self._move_out(step, here, move, limit)
+            saved, _, placement = move
+            if not self._may_leave(step, saved):
+                continue
+            alone = placement.encodes or placement.readers or not step.is_steady
+            if together and (alone or placement.tier != tier or not saved.follows(together[0])):
+                self._move_together(step, together, tier, limit)
+                together = []
+            if alone:
+                self._move_out(step, here, move, limit)
+            else:
+                together.append(saved)
+                tier = placement.tier
+        if together:
+            self._move_together(step, together, tier, limit)
         if following is None:
             if self._rounds:
                 self._move_packed(step, here, limit, 0)
@@ -217,19 +221,29 @@ class SavedTensors:
             if is_there and not packing.advance(here.packing_nbytes > most):
                 return
             here.remove_packed()
-            self._move_out(step, here, packing.move, limit, packing)
+            if self._may_leave(step, saved):
+                self._move_out(step, here, packing.move, limit, packing)
+
+    def _may_leave(self, step: ForwardPass, saved: SavedTensor) -> bool:
+        if saved.index not in self._saved_tensors:
+            return False  # backward ran inside the context and released it
+        if not saved.is_whole:
+            self.counts.moved += 1
+            return False  # it was freed, and is filled again before backward
+        if saved.accelerator is None:
+            self._freed.moved(saved.nbytes, step.number)
+        return True
+
+    def _move_together(self, step: ForwardPass, several: Sequence[SavedTensor], tier: str, limit: int) -> None:
+        """Move tensors out between which nothing was computed, in a pass that measures no transfers."""
+        began = time.perf_counter()
+        self._tiers.move_out(several, tier, limit, False)
+        step.record_moves_out(time.perf_counter() - began)
 
     def _move_out(
         self, step: ForwardPass, here: ThreadPass, move: PendingMove, limit: int, packed: Packing | None = None
     ) -> None:
         saved, _, (_, waits, encodes, tier, readers) = move
-        if saved.index not in self._saved_tensors:
-            return  # backward ran inside the context and released it
-        if not saved.is_whole:
-            self.counts.moved += 1
-            return  # it was freed, and is filled again before backward
-        if saved.accelerator is None:
-            self._freed.moved(saved.nbytes, step.number)
         if not step.is_steady:
             step.begin_move_out()
         began = time.perf_counter()
@@ -246,7 +260,7 @@ class SavedTensors:
             step.record_encoding(saved.ordinal, saved.nbytes / saved.stored_nbytes, began)
         else:
             step.trace.pack_s[saved.ordinal] = 0.0
-        tier = self._tiers.move_out(saved, tier, 0 if readers else limit, waits)
+        tier = self._tiers.move_out((saved,), tier, 0 if readers else limit, waits)
         step.record_move_out(saved.ordinal, time.perf_counter() - began, tier)
 
     def _materialize(self, saved: SavedTensor) -> tuple[torch.UntypedStorage, int]:
@@ -310,21 +324,19 @@ class SavedTensors:
     def _reap_locked(self) -> None:
         """Release what graphs released. An interrupt restarts it, so each part may run twice."""
         while self._released:
-            handle = self._released[0]
+            saved = self._released[0]
             try:
-                self._release(handle)
+                self._release(saved)
             except Exception:
                 self._released.popleft()  # raised once
                 raise
             self._released.popleft()
 
-    def _release(self, handle: HandleRef | Hold) -> None:
-        saved = handle.saved
-        saved.handles.discard(handle)
-        if saved.handles:
-            return
+    def _release(self, saved: SavedTensor) -> None:
+        if saved.holds:
+            return  # another tensor with these bytes was saved meanwhile
         if saved.recipe is not None:
-            self._released.extend(saved.recipe.held)
+            saved.recipe.holds.clear()
         saved.step.forget(saved)
         self._ahead.forget(saved)
         if saved.tier is None:
@@ -334,7 +346,7 @@ class SavedTensors:
         self._saved_tensors.pop(saved.index, None)
 
 
-def _reap(manager: weakref.ref[SavedTensors], released: deque[HandleRef | Hold]) -> None:
+def _reap(manager: weakref.ref[SavedTensors], released: deque[SavedTensor]) -> None:
     """Let a manager release what its graphs released. If the manager is gone, its handles hold nothing."""
     alive = manager()
     if alive is None:

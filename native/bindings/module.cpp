@@ -37,7 +37,7 @@ NB_MODULE(_native, module) {
     // Tensors that still exist at exit keep their slices, which is not a leak.
     nb::set_leak_warnings(false);
     nb::register_exception_translator(translate);
-    fastio::bind_weakref_callback(module);
+    fastio::bind_holds(module);
     fastio::bind_weak_storage(module);
     fastio::bind_hooks(module);
     fastio::bind_waiting(module);

@@ -1,9 +1,11 @@
 #include "transfer/staged.hpp"
 
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -68,11 +70,14 @@ void bind_staged(nb::module_& module) {
     module.def("cuda_copies", [] { return reinterpret_cast<uintptr_t>(cuda_copies()); });
     module.def(
         "cuda_copy",
-        [](uintptr_t stream, uintptr_t destination, uintptr_t source, uint64_t nbytes, bool to_host) {
-            cuda_copy(reinterpret_cast<void*>(stream), reinterpret_cast<void*>(destination),
-                      reinterpret_cast<const void*>(source), nbytes, to_host);
+        [](uintptr_t stream, const std::vector<std::tuple<uintptr_t, uintptr_t, uint64_t>>& copies, bool to_host) {
+            for (const auto& [host, device, nbytes] : copies) {
+                if (nbytes == 0) continue;
+                cuda_copy(reinterpret_cast<void*>(stream), reinterpret_cast<void*>(to_host ? host : device),
+                          reinterpret_cast<const void*>(to_host ? device : host), nbytes, to_host);
+            }
         },
-        "stream"_a, "destination"_a, "source"_a, "nbytes"_a, "to_host"_a, nb::call_guard<nb::gil_scoped_release>());
+        "stream"_a, "copies"_a, "to_host"_a, nb::call_guard<nb::gil_scoped_release>());
     module.def("staged_read", &py_staged_read, "fd"_a, "direct"_a, "size"_a, "extents"_a, "span"_a.none(), "devices"_a,
                "copies"_a, "buffers"_a, "window"_a, "control"_a);
     module.def("staged_write", &py_staged_write, "fd"_a, "direct"_a, "size"_a, "extents"_a, "patches"_a, "devices"_a,

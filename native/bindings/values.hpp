@@ -16,7 +16,7 @@ std::vector<Extent> extents_from(nanobind::handle sequence);
 std::vector<Patch> patches_from(nanobind::handle sequence, size_t extents);
 Span span_from(nanobind::handle span);
 
-void bind_weakref_callback(nanobind::module_& module);
+void bind_holds(nanobind::module_& module);
 void bind_weak_storage(nanobind::module_& module);
 void bind_hooks(nanobind::module_& module);
 void bind_waiting(nanobind::module_& module);

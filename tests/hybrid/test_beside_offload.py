@@ -14,7 +14,7 @@ from torch import nn
 
 import fastio
 from fastio.hybrid import Hybrid, manager
-from fastio.offload.autograd.hooks import REPORTS_TOP_HOOKS
+from fastio.offload.autograd.hooks import REPORTS_TOP_HOOKS, is_exchanged
 from hybrid_training import LateDeviceMemory, assert_same_bits, cloned, one_thread
 from slow_store import SlowStore
 
@@ -135,6 +135,7 @@ def test_what_is_made_from_parameters_that_are_exchanged_is_not_recomputed(mode:
             assert around.counts.recomputed > 0, "GELU's outputs"
             around.close()
             hybrid.close()
+            assert not any(is_exchanged(p.untyped_storage()) for p in model.parameters())
         return [loss.detach() for loss in losses] + [p.detach().clone() for p in model.parameters()]
 
     with one_thread():

@@ -425,3 +425,29 @@ def test_tensor_whose_memory_is_freed_between_two_backward_passes_is_read(tmp_pa
     assert torch.equal(x.grad, expected)  # type: ignore[arg-type]
     assert offload.counts.reads > 0
     offload.close()
+
+
+@pytest.mark.parametrize("policy", ["all", "optimal"])
+@pytest.mark.parametrize("layer", [nn.Conv1d, nn.Linear])
+def test_a_weight_that_is_given_other_memory_in_forward_is_that_of_plain_training(
+    layer: Any, policy: Any, tmp_path: Path
+) -> None:
+    """Autograd saves the weight of a convolution itself, and a view of that of a linear layer."""
+    torch.manual_seed(0)
+    model = layer(16, 16, 1) if layer is nn.Conv1d else layer(16, 16)
+    x, other = torch.randn(16, 16, 256 if layer is nn.Conv1d else 16), torch.randn_like(model.weight)
+
+    def gradient(around: Any) -> Tensor:
+        leaf, before = x.clone().requires_grad_(), model.weight.data
+        with around:
+            loss = model(leaf).sin().sum()
+            model.weight.data = other
+        (found,) = torch.autograd.grad(loss, leaf)
+        model.weight.data = before
+        return found
+
+    plain = gradient(contextlib.nullcontext())
+    offload = fastio.Offload(model, store=tmp_path, policy=policy, budget="8MiB")
+    for _ in range(3):
+        assert torch.equal(gradient(offload), plain)
+    offload.close()

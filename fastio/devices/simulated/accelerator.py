@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Sequence
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from fastio.devices import kinds
-from fastio.devices.accelerator import Accelerator, Stream
+from fastio.devices.accelerator import Accelerator, Copy, Stream
 from fastio.devices.simulated import controls, memory
 from fastio.errors import RefusedError
 
@@ -22,7 +24,7 @@ class SimulatedAccelerator(Accelerator):
 
     def __init__(self) -> None:
         super().__init__("simulated")
-        self._copy = memory.c_library().simulated_copy
+        self._copy = memory.c_library().simulated_copies
         self._workspace: torch.Tensor | None = None  # of the convolution that is issued
 
     def why_unavailable(self) -> tuple[str, str]:
@@ -52,8 +54,10 @@ class SimulatedAccelerator(Accelerator):
         index: int | None = device.index
         return torch._C._accelerator_getStream(self.module.current_device() if index is None else index)
 
-    def copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> None:
-        failed = self._copy(stream.device_index, stream.stream_id, destination, source, nbytes, to_host)
+    def copy(self, stream: Stream, copies: Sequence[Copy], to_host: bool) -> None:
+        words = array("Q", chain.from_iterable(copies))
+        address, _ = words.buffer_info()
+        failed = self._copy(stream.device_index, stream.stream_id, address, len(copies), to_host)
         if failed is not None:
             raise RefusedError(f"a copy failed: {failed.decode()}")
 

@@ -20,9 +20,8 @@ def c_library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(build.library()))
     library.simulated_host_register.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint]
     library.simulated_host_unregister.argtypes = [ctypes.c_void_p]
-    word = ctypes.c_void_p
-    library.simulated_copy.argtypes = [ctypes.c_int, ctypes.c_int64, word, word, ctypes.c_uint64, ctypes.c_bool]
-    library.simulated_copy.restype = ctypes.c_char_p
+    library.simulated_copies.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_bool]
+    library.simulated_copies.restype = ctypes.c_char_p
     return library
 
 

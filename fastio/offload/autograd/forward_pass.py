@@ -63,6 +63,7 @@ class ForwardPass:
         self._operator_saved: set[int] = set()  # ordinals that it saved
         self._operator_nbytes = 0
         self._forward_done = False
+        self._tells_uses = True  # no pass like this one has told yet which tensors backward uses, and when
         self._device = _CPU  # or the accelerator that the latest tensor on one is on
         self._is_accelerated = False  # it is one
         self._times: ComputeTimes | None = None  # of an accelerator's compute, in the pass that tells it
@@ -105,7 +106,11 @@ class ForwardPass:
         saved = SavedTensor(
             self, ordinal, next(_indices), storage, nbytes, span, witness, device, accelerator, stream, key
         )
-        self._record(ordinal, span.nbytes, tensor.dtype)
+        planned, nbytes, dtype = self._planned, span.nbytes, tensor.dtype
+        if ordinal < len(planned) and planned[ordinal].nbytes == nbytes and planned[ordinal].dtype is dtype:
+            self.trace.saved.append(planned[ordinal])
+        else:
+            self._record(nbytes, dtype)
         self.saved_tensors[ordinal] = saved
         if known is None:
             self._by_bytes[key] = [saved]
@@ -113,15 +118,9 @@ class ForwardPass:
             known.append(saved)
         return saved, True
 
-    def _record(self, ordinal: int, nbytes: int, dtype: torch.dtype) -> None:
-        """Record a new saved tensor. In the steady state it is the one that the profile has at this place."""
-        planned = self._planned
-        if ordinal < len(planned):
-            record = planned[ordinal]
-            if record.nbytes == nbytes and record.dtype is dtype:
-                self.trace.saved.append(record)
-                return
-        if planned:
+    def _record(self, nbytes: int, dtype: torch.dtype) -> None:
+        """Record a new saved tensor, which is not the one that the profile has at this place."""
+        if self._planned:
             self._planned, self.is_steady, self.batch_nbytes = (), False, 0
             self.trace.end_following()
         self.trace.add(SavedRecord(nbytes, dtype, self._elapsed() - self._waited_s))
@@ -240,11 +239,19 @@ class ForwardPass:
 
     def record_move_out(self, ordinal: int, seconds: float, tier: str) -> None:
         """Record that the forward pass waited ``seconds`` to move a saved tensor to a tier."""
-        self._waited_s += seconds
+        self.record_moves_out(seconds)
         self.trace.transfer_s[ordinal] = seconds
         self.trace.tiers[ordinal] = tier
         if self._times is not None:
             self._times.resume(self._device)
+
+    def record_moves_out(self, seconds: float) -> None:
+        """Record that the forward pass waited ``seconds`` to move saved tensors out."""
+        self._waited_s += seconds
+
+    def record_trial(self, seconds: float) -> None:
+        """Record that backward took ``seconds`` for what plain training does not compute: no time of its operators."""
+        self._stalled_s += seconds
 
     def record_stall(self, seconds: float) -> None:
         """Record that a pass waited ``seconds`` for a transfer."""
@@ -276,6 +283,8 @@ class ForwardPass:
         if not self.refused:  # failed transfers have no useful times
             self._profile = self._planner.record(self.trace, self._profile, self._diverged, self._is_accelerated)
             self._set_times()
+            known = None if self._profile is None else self._profile.trace.uses
+            self._tells_uses = not known or known is self.trace.uses
         self._forward_done = True
         self._end()
 
@@ -305,18 +314,12 @@ class ForwardPass:
         """Record that backward needs a saved tensor. Return whether it was expected next."""
         if self.iteration.backward_began_s is None:
             self._end_forward()
-        run, iteration = self._run, self.iteration
-        if run.waited:
+        if self._run.waited:
             self._synchronize_if_timed()
         if self._times is not None:
             self._times.used(ordinal, self._device)
-        trace = self.trace
-        trace.uses.append(ordinal)
-        if not self.is_steady and (node := _current_node()) is not None:
-            trace.record_operator(ordinal, node.name(), node._sequence_nr())
-        if ordinal not in trace.used_s:
-            since = time.perf_counter() - iteration.forward_ended_s - (self._stalled_s - run.stalled_s)
-            trace.used_s[ordinal] = since if since > 0.0 else 0.0
+        if self._tells_uses:
+            self._tell_use(ordinal)
         order = self.order
         if order is None:
             self.follow_order()
@@ -326,6 +329,15 @@ class ForwardPass:
         if self.algorithms is not None and expected:
             self.algorithms.used(order.position - 1)
         return expected
+
+    def _tell_use(self, ordinal: int) -> None:
+        trace = self.trace
+        trace.uses.append(ordinal)
+        if not self.is_steady and (node := _current_node()) is not None:
+            trace.record_operator(ordinal, node.name(), node._sequence_nr())
+        if ordinal not in trace.used_s:
+            since = time.perf_counter() - self.iteration.forward_ended_s - (self._stalled_s - self._run.stalled_s)
+            trace.used_s[ordinal] = since if since > 0.0 else 0.0
 
     def record_served(self) -> None:
         """Record that backward has the saved tensor it needed."""

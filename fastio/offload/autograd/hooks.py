@@ -8,6 +8,7 @@ import torch
 from torch.nn import Parameter
 
 from fastio import devices
+from fastio._native import Hold
 from fastio._native import PushedHooks as NativeHooks
 from fastio.offload.autograd.saved_tensor import SavedTensor
 from fastio.offload.autograd.views import View
@@ -74,13 +75,14 @@ def top_hooks() -> tuple[Any, Any] | None:
 class Kept:
     """A tensor that stays where it is.
 
-    It is detached: with its grad_fn it would keep the graph alive for ever.
+    It is detached: with its grad_fn it would keep the graph alive for ever. A leaf has none: as autograd does without
+    hooks, it is kept itself, with the memory that it has in backward (``parameter.data = other``).
     """
 
     __slots__ = ("description", "tensor", "version")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor.detach()
+        self.tensor = tensor if tensor.is_leaf and tensor.requires_grad else tensor.detach()
         self.version = version_of(tensor)
         self.description = describe(tensor)
 
@@ -91,20 +93,18 @@ class Kept:
         return self.tensor
 
 
-class Handle:
+class Handle(Hold):
     """Stands for a tensor whose bytes a SavedTensor holds. Holds no bytes.
 
-    It has no destructor, because an interrupt would be lost in one. A
-    :class:`fastio.offload.autograd.saved_tensor.HandleRef` reports its end.
+    Made as ``Handle(releases, saved, owner, view, maker)``.
     """
 
-    __slots__ = ("__weakref__", "maker", "owner", "saved", "view")
+    __slots__ = ()
 
-    def __init__(self, owner: SavedTensors, saved: SavedTensor, view: View, maker: Maker) -> None:
-        self.owner = owner
-        self.saved = saved
-        self.view = view
-        self.maker = maker
+    saved: SavedTensor
+    owner: SavedTensors
+    view: View
+    maker: Maker
 
     def unpack(self) -> torch.Tensor:
         """Return the tensor, read back if need be; RuntimeError if it was modified in place since."""
@@ -164,15 +164,18 @@ def is_offloadable(tensor: torch.Tensor) -> bool:
     return kind_of(tensor).offloadable and tensor.untyped_storage().nbytes() > 0
 
 
-def mark_exchanged(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor, whose memory gets other bytes, or is left for other memory, without a trace in its version."""
-    tensor.untyped_storage().exchanged = True  # type: ignore[attr-defined]
+def mark_exchanged(tensor: torch.Tensor, exchanged: bool = True) -> torch.Tensor:
+    """Return a tensor, whose memory gets other bytes, or is left for other memory, without a trace in its version.
+
+    ``exchanged=False``: it does so no more.
+    """
+    tensor.untyped_storage().exchanged = exchanged  # type: ignore[attr-defined]
     return tensor
 
 
 def is_exchanged(storage: torch.UntypedStorage) -> bool:
-    """Return whether a tensor of this storage was given to :func:`mark_exchanged`."""
-    return hasattr(storage, "exchanged")
+    """Return whether a tensor of this storage is marked by :func:`mark_exchanged`."""
+    return getattr(storage, "exchanged", False)
 
 
 def is_parameter(tensor: torch.Tensor) -> bool:

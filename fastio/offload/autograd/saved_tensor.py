@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,13 +12,13 @@ from fastio import devices
 from fastio._native import WeakStorage
 from fastio.memory.raw_memory import storage_bytes
 from fastio.offload.autograd.buffer import Buffer
-from fastio.offload.autograd.version_counters import empty_on
+from fastio.offload.autograd.version_counters import empty_on, witness_of
 from fastio.offload.autograd.views import Span, View
 
 if TYPE_CHECKING:
     from fastio.offload.autograd.forward_pass import ForwardPass
     from fastio.offload.codecs.encoding import Encoded
-    from fastio.offload.recompute.recipe import Hold, Recipe
+    from fastio.offload.recompute.recipe import Recipe
     from fastio.offload.recompute.tier import RecomputeTier
     from fastio.offload.stores.disk_tier import DiskTier
     from fastio.offload.stores.host_tier import HostTier
@@ -47,10 +46,10 @@ class SavedTensor:
 
     __slots__ = (
         *("step", "ordinal", "index", "key", "version", "witness", "source", "source_nbytes", "span", "nbytes"),
-        *("device", "accelerator", "stream", "live", "state", "handles", "kept", "readers"),
+        *("device", "accelerator", "stream", "live", "state", "holds", "kept", "readers"),
         *("tier", "recipe", "view", "encoded", "payload", "stored_nbytes", "computed", "lead", "sent"),
-        *("block", "batch", "copied"),
-        *("buffer", "home", "fetched_s", "arrived", "ready"),
+        *("block", "copied"),
+        *("buffer", "home", "arrived", "ready"),
         *("unpacked", "handed_out"),
     )
 
@@ -85,7 +84,7 @@ class SavedTensor:
         self.stream = stream
         self.live: torch.UntypedStorage | None = storage  # strong, while no safe copy exists elsewhere
         self.state = State.RESIDENT
-        self.handles: set[HandleRef | Hold] = set()  # that graphs still hold, or what is made from these bytes
+        self.holds = 0  # of graphs, and of what is made from these bytes: see fastio._native.Hold
         self.kept = False  # the plan keeps it in memory
         self.readers = 0  # operators that will save it too, before it moves
 
@@ -96,7 +95,6 @@ class SavedTensor:
         self.encoded: Encoded | None = None  # codec and sizes, without the payload; None: not encoded
         self.payload: torch.Tensor | None = None  # replaces ``live`` if encoded
         self.block: int | None = None  # the address of the bytes in host memory
-        self.batch = 0  # of copies that are issued together; 0: of none
         self.copied: devices.Mark | None = None  # on a GPU: the end of the copy to host memory
         self.computed: devices.Event | None = None  # on a GPU: the bytes are there, if that is known
 
@@ -115,20 +113,23 @@ class SavedTensor:
     # Set by the tiers that use them:
     lead: int  # bytes before the span that are transferred with it
     sent: int  # address of the bytes when their write began
-    fetched_s: float  # when the latest copy back began
 
     def tensor(self, view: View, storage: torch.UntypedStorage, moved: int) -> torch.Tensor:
         """Return a saved tensor on a storage in which the bytes lie ``moved`` bytes further than in the original.
 
         Unpacked tensors share a version counter, which begins at 0, so a write in backward is detected.
         """
-        akin = self.unpacked
+        akin, buffer = self.unpacked, self.buffer
+        if buffer is not None and buffer.storage is storage and buffer.tensor is not None and view == self.view:
+            if akin is None and not (view.conj or view.neg):
+                self.unpacked = witness_of(buffer.tensor, lazy=False)
+                return buffer.tensor
+            elements = buffer.tensor
+        else:
+            elements = view.on(storage, moved)
         if akin is None:
             akin = self.unpacked = empty_on(self.device).data  # with a counter of its own
-        buffer = self.buffer
-        if buffer is not None and buffer.storage is storage and buffer.tensor is not None and view == self.view:
-            return view.tensor(buffer.tensor, akin)
-        return view.tensor(view.on(storage, moved), akin)
+        return view.tensor(elements, akin)
 
     @property
     def was_written(self) -> int:
@@ -159,7 +160,15 @@ class SavedTensor:
 
         torch may have moved the bytes (``share_memory_``), or other code freed them: what was written is unknown then.
         """
-        return self.is_whole and self.address == self.sent
+        live = self.live
+        if live is None:
+            return self.address == self.sent
+        start, nbytes = self.span
+        return live.data_ptr() + start == self.sent and live.nbytes() >= start + nbytes
+
+    def follows(self, other: SavedTensor) -> bool:
+        """Whether operators on one stream, or on the CPU, computed both."""
+        return self.accelerator is other.accelerator and (self.stream is other.stream or self.stream == other.stream)
 
     @property
     def was_resized(self) -> bool:
@@ -232,13 +241,6 @@ class SavedTensor:
             if self.home is None or stream != self.home:  # torch's streams do not differ from None
                 storage_bytes(storage).record_stream(stream)
         return storage, shift
-
-
-class HandleRef(weakref.ref[Any]):
-    """A weak reference to a handle that a graph holds."""
-
-    __slots__ = ("saved",)
-    saved: SavedTensor
 
 
 def _alive(reference: WeakStorage) -> torch.UntypedStorage | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fastio._native import Hold, Releases
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.autograd.views import View
@@ -26,16 +27,6 @@ Materialize = Callable[[SavedTensor], tuple[torch.UntypedStorage, int]]
 
 class ChangedInputError(RuntimeError):
     """A tensor that is needed to recompute another one was modified in place."""
-
-
-class Hold:
-    """Keeps a saved tensor while another one can be recomputed from it; a handle of no graph."""
-
-    __slots__ = ("saved",)
-
-    def __init__(self, saved: SavedTensor) -> None:
-        self.saved = saved
-        saved.handles.add(self)
 
 
 @dataclass(eq=False)
@@ -64,14 +55,9 @@ class Recipe:
         constants = [one for call in self.calls for one in call.arguments() if isinstance(one, Constant)]
         return {key[0] for key in self.inputs} | {one.storage.cdata for one in constants}
 
-    @property
-    def held(self) -> list[Hold]:
-        """The holds that are not released yet."""
-        return [hold for hold in self.holds if hold in hold.saved.handles]
-
-    def hold(self) -> None:
+    def hold(self, releases: Releases) -> None:
         """Keep the saved tensors that it reads."""
-        self.holds = [Hold(saved) for saved in self.sources]
+        self.holds = [Hold(releases, saved) for saved in self.sources]
 
     def run(self, materialize: Materialize, device: torch.device) -> torch.UntypedStorage:
         """Return a new storage with the bytes of the output. Raises ChangedInputError."""

@@ -43,7 +43,7 @@ class Recomputation:
         self._policy = policy
         self._manager = weakref.ref(manager)
         self._materialize: weakref.WeakMethod[Materialize] = weakref.WeakMethod(manager._materialize)
-        self._tier = RecomputeTier(self._materialize, manager._released, manager.counts, loaded)
+        self._tier = RecomputeTier(self._materialize, manager._releases, manager.counts, loaded)
         self._threads = threading.local()  # a recorder each: passes run in several
 
     @property
@@ -104,7 +104,7 @@ class Recomputation:
             sources = tuple(source.ordinal for source in recipe.sources)
             saved.step.trace.recomputable[saved.ordinal] = RecomputeOption(seconds, sources)
         self._tier.release(saved)
-        saved.step.record_stall(trial_s)
+        saved.step.record_trial(trial_s)
 
     def _before_write(self, storage: int) -> None:
         """Keep what is made from a storage that an operator is about to write to. Without the lock."""
@@ -127,7 +127,7 @@ class Recomputation:
         step.trace.makers[saved.ordinal] = Maker(OperatorCall(made[0].func, made[0].number), repeated)
         if isinstance(recipe, Recipe):
             saved.recipe = recipe
-            recipe.hold()
+            recipe.hold(self._tier.releases)
 
     def _place_by_policy(
         self, policy: OperatorPolicy, step: ForwardPass, saved: SavedTensor, placement: Placement

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections import defaultdict, deque
-from typing import Any
+from collections import defaultdict
 
+from fastio._native import Releases
 from fastio.offload.autograd.buffer import Buffer
 from fastio.offload.autograd.saved_tensor import SavedTensor, State, used_on_current_stream
 from fastio.offload.recompute.recipe import Materialize, Recipe
@@ -17,16 +17,15 @@ from fastio.offload.stores.loaded import Loaded
 class RecomputeTier:
     """Drops saved tensors and makes them again. The manager holds its lock around every call.
 
-    ``materialize`` is a weak reference to the manager's method. ``released`` gets the holds that are not needed any
-    more. ``readers``: by storage (``_cdata``), the indices of
-    the saved tensors that are made from its bytes.
+    ``materialize`` is a weak reference to the manager's method. ``releases`` gets what no recipe needs any more.
+    ``readers``: by storage (``_cdata``), the indices of the saved tensors that are made from its bytes.
     """
 
     def __init__(
-        self, materialize: weakref.WeakMethod[Materialize], released: deque[Any], counts: Counts, loaded: Loaded
+        self, materialize: weakref.WeakMethod[Materialize], releases: Releases, counts: Counts, loaded: Loaded
     ) -> None:
         self._materialize = materialize
-        self._released = released
+        self.releases = releases
         self._counts = counts
         self._loaded = loaded
         self.readers: defaultdict[int, set[int]] = defaultdict(set)
@@ -34,7 +33,7 @@ class RecomputeTier:
     def move_out(self, saved: SavedTensor, recipe: Recipe) -> None:
         """Drop the bytes of a saved tensor."""
         saved.recipe = recipe
-        recipe.hold()
+        recipe.hold(self.releases)
         for storage in recipe.storages:
             self.readers[storage].add(saved.index)
         saved.tier = self
@@ -103,7 +102,7 @@ class RecomputeTier:
         """Let go of what a saved tensor was to be made from."""
         recipe, saved.recipe = saved.recipe, None
         if recipe is not None:
-            self._released.extend(recipe.held)
+            recipe.holds.clear()
 
     def _forget_readers(self, saved: SavedTensor) -> None:
         for storage in () if saved.recipe is None else saved.recipe.storages:

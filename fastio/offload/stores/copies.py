@@ -20,20 +20,20 @@ from typing import NamedTuple
 import torch
 
 from fastio._native import streaming_copy
-from fastio.devices import Accelerator, Event, Mark, Stream, copy_errors
+from fastio.devices import Accelerator, Copy, Event, Mark, Stream, copy_errors
 
 _REFUSED = copy_errors()
 
 
 class TimedCopy(NamedTuple):
-    """A copy out of a device, between two events that know their times."""
+    """Copies out of a device, between two events that know their times."""
 
     nbytes: int
     began: Event
     ended: Event
 
     def bandwidth(self) -> float | None:
-        """Return its bytes per second; None while it has not ended."""
+        """Return their bytes per second; None while they have not ended."""
         with _REFUSED:
             if not self.ended.query():
                 return None
@@ -44,34 +44,28 @@ class TimedCopy(NamedTuple):
 class CpuCopies:
     """Copies that have ended when the call returns; the GIL is released meanwhile.
 
-    Raises RefusedError if a copy is refused, or has failed.
+    Raises RefusedError if a copy is refused, or has failed. ``timed``: the latest copies whose time was taken.
     """
 
     streams: Sequence[Stream] = ()
+    timed: TimedCopy | None = None
 
     def out(
-        self,
-        address: int,
-        host: int,
-        nbytes: int,
-        computed_by: Stream | None,
-        batch: int,
-        computed: Event | None = None,
+        self, copies: Sequence[Copy], computed_by: Stream | None, computed: Event | None = None, timed: bool = False
     ) -> Mark | None:
-        """Begin to copy a tensor's bytes to the slab.
+        """Begin to copy bytes to the slab, of tensors between which nothing was computed.
 
-        Copies of one ``batch`` are issued with no compute between them; 0: with some. A copy follows all that
-        is queued on ``computed_by``, or only the event ``computed``. Returns the mark that follows the copy; None if it
-        has ended.
+        They follow all that is queued on ``computed_by``, or only the event ``computed``. ``timed``: take their time,
+        where the host does not see their end. Returns the mark that follows them; None if they have ended.
         """
-        streaming_copy(host, address, nbytes)
+        for host, address, nbytes in copies:
+            streaming_copy(host, address, nbytes)
         return None
 
-    def back_in_batch(self, copies: Sequence[tuple[int, int, int]], last_out: Mark | None, home: Stream) -> Mark | None:
+    def back_in_batch(self, copies: Sequence[Copy], last_out: Mark | None, home: Stream) -> Mark | None:
         """Begin to copy bytes of the slab to memory that was allocated on the stream ``home``, with no compute since.
 
-        ``copies``: address in the slab, address and bytes of each. They follow the copy out ``last_out``. Returns as
-        ``out`` does.
+        They follow the copy out ``last_out``. Returns as ``out`` does.
         """
         for host, address, nbytes in copies:
             streaming_copy(address, host, nbytes)
@@ -90,20 +84,16 @@ class CpuCopies:
 class DeviceCopies(CpuCopies):
     """Copies on the two streams of a device, one for each direction, that all copies of the device share.
 
-    ``within``: the slab is memory of the device, too. ``times_next``: take the time of the next copy in a batch, which
-    is ``timed`` then.
+    ``within``: the slab is memory of the device, too.
     """
-
-    times_next = False
-    timed: TimedCopy | None = None
 
     def __init__(self, accelerator: Accelerator, device: torch.device, within: bool = False) -> None:
         self._accelerator = accelerator
         self._device = device
         self._within = within
         self.streams = self._out, self._back = [accelerator.copy_stream(device, to_host) for to_host in (True, False)]
-        self._batch = 0, self._out, Mark(self._out)  # the latest batch out, the stream that it follows, and its mark
-        self._followed = 0  # the number of the latest mark that the copies back follow
+        self._number = 0  # of the latest mark of copies out
+        self._followed = 0  # that of the latest one that the copies back follow
 
     def fence(self, stream: Stream | None = None) -> Event:
         """Return the event that a copy back follows, on a stream: by default the current one.
@@ -117,46 +107,35 @@ class DeviceCopies(CpuCopies):
         """Begin to copy bytes of the slab to ``address``, behind ``fence``. Return the event that follows the copy."""
         with _REFUSED:
             self._back.wait_event(fence)
-            self._copy(self._back, address, host, nbytes, False)
+            self._copy(self._back, [(host, address, nbytes)], False)
             return self._back.record_event()
 
     def out(
-        self,
-        address: int,
-        host: int,
-        nbytes: int,
-        computed_by: Stream | None,
-        batch: int,
-        computed: Event | None = None,
+        self, copies: Sequence[Copy], computed_by: Stream | None, computed: Event | None = None, timed: bool = False
     ) -> Mark:
-        """See :class:`CpuCopies`. All copies of a batch have one mark, which is set when the next batch begins."""
+        """See :class:`CpuCopies`."""
         with _REFUSED:
-            known, stream, mark = self._batch
-            if computed is not None:
-                batch = 0
-            if batch == 0 or batch != known or mark.is_set or stream != computed_by:
-                mark.set()
-                if computed is None:
-                    self._out.wait_stream(computed_by)
-                else:
-                    self._out.wait_event(computed)
-                mark = Mark(self._out, mark.number + 1)
-                self._batch = batch, computed_by, mark
-            began = self._timed_event() if self.times_next else None
-            self._copy(self._out, host, address, nbytes, True)
+            if computed is None:
+                self._out.wait_stream(computed_by)
+            else:
+                self._out.wait_event(computed)
+            began = self._timed_event() if timed else None
+            self._copy(self._out, copies, True)
             if began is not None:
-                self.times_next, self.timed = False, TimedCopy(nbytes, began, self._timed_event())
+                self.timed = TimedCopy(sum(nbytes for _, _, nbytes in copies), began, self._timed_event())
+            self._number += 1
+            mark = Mark(self._out, self._number)
+            mark.set()
             return mark
 
-    def back_in_batch(self, copies: Sequence[tuple[int, int, int]], last_out: Mark | None, home: Stream) -> Mark | None:
+    def back_in_batch(self, copies: Sequence[Copy], last_out: Mark | None, home: Stream) -> Mark:
         """See :class:`CpuCopies`. Copies out are in order, so it waits only for one that is later than the last."""
         with _REFUSED:
             if last_out is not None and last_out.number > self._followed:
                 last_out.precede(self._back)
                 self._followed = last_out.number
             self._back.wait_stream(home)
-            for host, address, nbytes in copies:
-                self._copy(self._back, address, host, nbytes, False)
+            self._copy(self._back, copies, False)
             mark = Mark(self._back)
             mark.set()
             return mark
@@ -190,13 +169,14 @@ class DeviceCopies(CpuCopies):
         with self._accelerator.under(self._out):
             return self._accelerator.timed_event(self._device)
 
-    def _copy(self, stream: Stream, destination: int, source: int, nbytes: int, to_host: bool) -> None:
-        if nbytes == 0:
+    def _copy(self, stream: Stream, copies: Sequence[Copy], to_host: bool) -> None:
+        accelerator = self._accelerator
+        if not self._within:
+            accelerator.copy(stream, copies, to_host)
             return
-        if self._within:
-            with self._accelerator.under(stream):
-                self._accelerator.bytes_at(destination, nbytes).copy_(
-                    self._accelerator.bytes_at(source, nbytes), non_blocking=True
-                )
-        else:
-            self._accelerator.copy(stream, destination, source, nbytes, to_host)
+        with accelerator.under(stream):
+            for slab, address, nbytes in copies:
+                if nbytes:
+                    ends = accelerator.bytes_at(slab, nbytes), accelerator.bytes_at(address, nbytes)
+                    into, out_of = ends if to_host else reversed(ends)
+                    into.copy_(out_of, non_blocking=True)

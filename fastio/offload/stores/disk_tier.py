@@ -151,7 +151,7 @@ class DiskTier(Tier):
                 raise self._lost(saved, first, second) from second
         saved.state = State.RESIDENT
         self._moves.pop(saved.index, None)
-        self._record("read", saved, move.began, began, settled)
+        self._record("read", (saved,), move.began, settled, settled - began)
 
     def abandon(self, saved: SavedTensor) -> None:
         """Drop the bytes of a tensor that is being read, after a wait for the read."""
@@ -223,7 +223,8 @@ class DiskTier(Tier):
         self._moves.advance(move, wait=True)
         self.waiting_bytes -= saved.stored_nbytes
         if move.error is None and saved.is_as_sent:
-            self._record("write", saved, move.began, began, time.perf_counter())
+            now = time.perf_counter()
+            self._record("write", (saved,), move.began, now, now - began)
             self._loaded.add(saved)
             self._moves.pop(saved.index, None)
             saved.state = State.RESIDENT

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,7 @@ class HostTier(Tier):
         self._epoch = 0
         # On an accelerator: the pass that made the latest copy whose time was taken, and the copies with its time. One
         # of each pass, of the largest tensors: that of a small one is no bandwidth.
-        self._timed: tuple[ForwardPass, DeviceCopies] | None = None
+        self._timed: tuple[ForwardPass, CpuCopies] | None = None
         self._least_timed = 0  # bytes
         self._bandwidths: deque[float] = deque(maxlen=_TRUSTED)
 
@@ -82,61 +83,71 @@ class HostTier(Tier):
                 step.record_bandwidth("host write", max(self._bandwidths))
                 self._timed = None
 
-    def move_out(self, saved: SavedTensor, waits: bool) -> bool:
-        """Begin to copy a tensor out, and wait for that if ``waits``. Return False if there is no room for it.
+    def move_out(self, several: Sequence[SavedTensor], waits: bool) -> int:
+        """Begin to copy tensors out, between which nothing was computed; wait for that if ``waits``.
 
-        Never raises an error of the copy.
+        Return how many have left, or stay because the copy was refused: all but the last ones, for which there is no
+        room. Never raises an error of the copy.
         """
+        first, taken = several[0], 0
         began = time.perf_counter()
         try:
-            copies = self._copies.get(saved.device) or self._copies_of(saved)
-            if not self._reserve(saved):
-                return False
-            saved.sent = saved.address  # first: after an interrupt, what has a tier knows it
-            saved.tier = self
-            assert saved.block is not None, "it was reserved"
-            if (
-                self._times_copies
-                and self._timed is None
-                and saved.stored_nbytes >= self._least_timed
-                and isinstance(copies, DeviceCopies)
-            ):
-                self._timed, self._least_timed = (saved.step, copies), saved.stored_nbytes
-                copies.times_next = True
-            saved.copied = copies.out(
-                saved.sent, saved.block, saved.stored_nbytes, saved.stream, saved.batch, saved.computed
-            )
-            if waits and saved.copied is not None:
-                copies.wait(saved.copied.set())
+            copies = self._copies.get(first.device) or self._copies_of(first)
+            moves: list[devices.Copy] = []
+            for saved in several:
+                if not self._reserve(saved):
+                    break
+                saved.sent = address = saved.address  # first: after an interrupt, what has a tier knows it
+                saved.tier = self
+                assert saved.block is not None, "it was reserved"
+                moves.append((saved.block, address, saved.stored_nbytes))
+            taken = len(moves)
+            if not taken:
+                return 0
+            timed = self._times_copies and self._timed is None
+            if timed:
+                nbytes = sum(nbytes for _, _, nbytes in moves)
+                timed = nbytes >= self._least_timed
+                if timed:
+                    self._timed, self._least_timed = (first.step, copies), nbytes
+            copied = copies.out(moves, first.stream, first.computed, timed)
+            if waits and copied is not None:
+                copies.wait(copied.set())
         except STORE_ERRORS as error:
-            self._release(saved)
-            self._refuse(saved, error)
-            return True
-        except BaseException:  # an interrupt may come after the copy was issued
+            for saved in several:
+                self._release(saved)
+            self._refuse(first, error)
+            return len(several)
+        except BaseException:  # an interrupt may come after the copies were issued
             self._synchronize()
-            self._release(saved)
+            for saved in several:
+                self._release(saved)
             raise
-        self._record("write", saved, began, began, time.perf_counter())
-        self._loaded.add(saved)
-        return True
+        now = time.perf_counter()
+        left = several if taken == len(several) else several[:taken]
+        for saved in left:
+            saved.copied = copied
+        self._loaded.add(*left)
+        self._record("write", left, began, now, now - began if waits or copied is None else 0.0)
+        return taken
 
     def cancel(self, saved: SavedTensor) -> None:
         """Nothing: a copy is issued at once."""
 
     def fetch(self, *several: SavedTensor) -> None:
-        """Begin to copy tensors of one device back.
+        """Begin to copy tensors of one device back. On the CPU they are there then.
 
         Raises MemoryError, or torch's error, if there is no memory for them, and RefusedError if the device refuses a
         copy; nothing is changed then.
         """
         first, last_out = several[0], None
         copies, accelerator = self._copies[first.device], first.accelerator
+        began = time.perf_counter()
         try:
             for saved in several:
                 saved.buffer = _buffer_for(saved)
             home = None if accelerator is None else accelerator.current_stream(first.device)
-            moves = []
-            now = time.perf_counter()
+            moves: list[devices.Copy] = []
             for saved in several:
                 assert saved.block is not None, "it was moved out"
                 assert saved.buffer is not None, "it has just been made"
@@ -144,26 +155,27 @@ class HostTier(Tier):
                 copied = saved.copied
                 if copied is not None and (last_out is None or copied.number > last_out.number):
                     last_out = copied
-                saved.home, saved.fetched_s = home, now
+                saved.home = home
             arrived = copies.back_in_batch(moves, last_out, home)
             for saved in several:
                 saved.arrived, saved.state = arrived, State.INFLIGHT
-                self._loaded.add(saved)
+            self._loaded.add(*several)
         except BaseException:  # an interrupt may come after a copy was issued
             self._synchronize()
             for saved in several:
                 self._loaded.discard(saved)
                 saved.buffer, saved.state = None, State.DISK
             raise
+        now = time.perf_counter()
+        self._record("read", several, began, now, now - began if arrived is None else 0.0)
 
     def bring(self, saved: SavedTensor) -> None:
         """Let what is queued next on the current stream find the bytes. Raises ActivationLostError."""
-        began = time.perf_counter()
+        if saved.state is State.INFLIGHT and saved.encoded is None:
+            saved.ready, saved.state = saved.arrived, State.RESIDENT
+            return
         try:
-            if saved.state is State.INFLIGHT and saved.encoded is None:
-                saved.ready, saved.state = saved.arrived, State.RESIDENT
-            else:
-                self._bring(saved)
+            self._bring(saved)
         except STORE_ERRORS as first:
             self._counts.retried += 1
             saved.state = State.DISK
@@ -172,22 +184,23 @@ class HostTier(Tier):
             except STORE_ERRORS as second:
                 self._loaded.discard(saved)
                 raise self._lost(saved, without_frames(first), second) from second
-        self._record("read", saved, saved.fetched_s, began, time.perf_counter())
 
     def unload(self, saved: SavedTensor) -> None:
         """Drop the bytes of a tensor in ``loaded`` on the device; host memory has them too.
 
         It stays where it is if other code freed its memory since, as the copy may have read what came there.
         """
-        if saved.held and not saved.is_as_sent:
-            self._counts.moved += 1
-            self._loaded.discard(saved)
-            self._release(saved)
-            saved.tier = None
-            return
-        if saved.stream is not None and saved.copied is not None and (saved.live or saved.payload) is not None:
-            saved.copied.precede(saved.stream)
-        saved.live = saved.payload = saved.buffer = None
+        if saved.held:
+            if not saved.is_as_sent:
+                self._counts.moved += 1
+                self._loaded.discard(saved)
+                self._release(saved)
+                saved.tier = None
+                return
+            if saved.stream is not None and saved.copied is not None:
+                saved.copied.precede(saved.stream)
+            saved.live = saved.payload = None
+        saved.buffer = None
         saved.state = State.DISK
         self._loaded.discard(saved)
 

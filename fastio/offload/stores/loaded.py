@@ -14,11 +14,13 @@ class Loaded:
         self.tensors: dict[int, SavedTensor] = {}  # by index
         self.nbytes = 0
 
-    def add(self, saved: SavedTensor) -> None:
-        """Add a saved tensor."""
-        if saved.index not in self.tensors:
-            self.tensors[saved.index] = saved
-            self.nbytes += saved.nbytes
+    def add(self, *several: SavedTensor) -> None:
+        """Add saved tensors."""
+        tensors = self.tensors
+        for saved in several:
+            if saved.index not in tensors:
+                tensors[saved.index] = saved
+                self.nbytes += saved.nbytes
 
     def discard(self, saved: SavedTensor) -> None:
         """Remove a saved tensor, if it is there."""

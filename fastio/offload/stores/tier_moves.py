@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from fastio.devices import Event, Mark, Stream, copy_errors
+from fastio.devices import Event, Mark, Stream
 from fastio.errors import FastIOError
 from fastio.memory.staging_buffers import PAGE
 from fastio.offload.autograd.saved_tensor import SavedTensor
@@ -89,9 +89,8 @@ class TierMoves:
                 with self._behind(move):
                     self._command(move)
             else:
-                copied = staging.copies.out(saved.sent, move.block, saved.stored_nbytes, None, 0, saved.computed)
-                with copy_errors():
-                    move.event = copied.set()
+                copied = staging.copies.out([(move.block, saved.sent, saved.stored_nbytes)], None, saved.computed)
+                move.event = copied.set()
                 move.at = At.COPY
         except (*STORE_ERRORS, LookupError) as error:
             self._end(move, error)

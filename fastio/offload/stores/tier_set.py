@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -62,23 +62,30 @@ class TierSet:
         for host in self._hosts.values():
             host.begin_pass(is_idle)
 
-    def move_out(self, saved: SavedTensor, where: str, limit: int, waits: bool) -> str:
-        """Begin to move a tensor out, to the tier ``where``; "" for host memory. Return the name of its tier.
+    def move_out(self, several: Sequence[SavedTensor], where: str, limit: int, waits: bool) -> str:
+        """Begin to move tensors out, to the tier ``where``; "" for host memory. Return the name of the last one's tier.
 
-        It goes to the disk if host memory has no room. Then wait, and unload what was written, until both have at most
-        ``limit`` bytes. All tiers count together, but only the writes of one are waited for.
+        Nothing was computed between them. They go to the disk if host memory has no room. Then wait, and unload what
+        was written, until both have at most ``limit`` bytes. All tiers count together, but only the writes of one are
+        waited for.
         """
-        name = HOST
-        if not saved.step.refused and not (
-            where != DISK and self._host_budget > 0 and self._host(saved.accelerator).move_out(saved, waits)
-        ):
-            name = DISK
-            saved.tier = disk = self._disk(saved)
-            disk.move_out(saved, 0 if waits else max(0, limit - self.waiting_bytes + disk.waiting_bytes))
-        excess = self.loaded.nbytes - (0 if waits else limit) + (self.waiting_bytes if self.disks else 0)
+        first, name, moved = several[0], HOST, 0
+        limit = 0 if waits else limit
+        if where != DISK and self._host_budget > 0 and not first.step.refused:
+            moved = self._host(first.accelerator).move_out(several, waits)
+        for saved in several[moved:] if moved else several:
+            if not saved.step.refused:
+                name = DISK
+                saved.tier = disk = self._disk(saved)
+                disk.move_out(saved, max(0, limit - self.waiting_bytes + disk.waiting_bytes))
+                self._unload_beyond(limit)
+        self._unload_beyond(limit)
+        return name
+
+    def _unload_beyond(self, limit: int) -> None:
+        excess = self.loaded.nbytes - limit + (self.waiting_bytes if self.disks else 0)
         if excess > 0:
             self._unload(excess)
-        return name
 
     @property
     def waiting_bytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 from fastio.errors import FastIOError
@@ -70,24 +71,25 @@ class Tier:
         self._warned: set[tuple[type[Exception], int | None]] = set()  # errors of writes, by kind
 
     def _record(
-        self, op: Literal["write", "read"], saved: SavedTensor, began: float, stalled_from: float, now: float
+        self, op: Literal["write", "read"], several: Sequence[SavedTensor], began: float, now: float, stalled: float
     ) -> None:
-        """Count a transfer that ended, and for which compute waited since ``stalled_from``."""
-        nbytes, stalled = saved.stored_nbytes, now - stalled_from
-        step, traffic, counts, name = saved.step, self._traffic, self._counts, self.name
+        """Count transfers of one pass that ended, and for which compute waited ``stalled`` seconds."""
+        step, counts, traffic, name = several[0].step, self._counts, self._traffic, self.name
+        number = step.number
+        counts.events += [(op, number, saved.ordinal, saved.stored_nbytes, began, now, name) for saved in several]
+        nbytes = sum([saved.stored_nbytes for saved in several])
         if op == "write":
             traffic.written_bytes += nbytes
-            traffic.writes += 1
+            traffic.writes += len(several)
             counts.stalled_write_s += stalled
         else:
             traffic.read_bytes += nbytes
-            traffic.reads += 1
+            traffic.reads += len(several)
             counts.stalled_read_s += stalled
         step.record_stall(stalled)
-        counts.events.append((op, step.number, saved.ordinal, nbytes, began, now, name))
         if name == DISK:
             step.record_transfer(op, nbytes, began, now)
-        elif saved.accelerator is None:  # the host does not see the end of a copy from a device
+        elif several[0].accelerator is None:  # the host does not see the end of a copy from a device
             step.record_transfer(f"host {op}", nbytes, began, now)
 
     def _decode(self, saved: SavedTensor) -> None:

@@ -87,11 +87,23 @@ constexpr Table kTable{make_stream, destroy_stream, make_event, destroy_event, t
 
 extern "C" const void* simulated_native_copies() { return &kTable; }
 
-/// Starts a copy on a stream of torch, by its number; returns the reason of a failure, or nullptr.
-extern "C" const char* simulated_copy(int device, int64_t stream, void* destination, const void* source,
-                                      uint64_t nbytes, bool to_host) {
-    const Engine engine = to_host ? Engine::to_host : Engine::to_device;
-    return text_of_error([&] { start_copy(get_stream(device, stream), engine, destination, source, nbytes); });
+/// Starts copies on a stream of torch, by its number; returns the reason of a failure, or nullptr. `copies`: for each,
+/// an address in host memory, one on the device, and the bytes.
+extern "C" const char* simulated_copies(int device, int64_t stream, const uint64_t (*copies)[3], size_t count,
+                                        bool to_host) {
+    return text_of_error([&] {
+        for (; count > 0; --count, ++copies) {
+            const auto [host, memory, nbytes] = *copies;
+            if (nbytes == 0) continue;
+            if (to_host) {
+                start_copy(get_stream(device, stream), Engine::to_host, reinterpret_cast<void*>(host),
+                           reinterpret_cast<const void*>(memory), nbytes);
+            } else {
+                start_copy(get_stream(device, stream), Engine::to_device, reinterpret_cast<void*>(memory),
+                           reinterpret_cast<const void*>(host), nbytes);
+            }
+        }
+    });
 }
 
 }  // namespace simulated::native_copies
