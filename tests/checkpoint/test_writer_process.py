@@ -89,6 +89,42 @@ def test_process_writes_steps_and_keeps_the_last(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("warm")
+def test_process_maps_the_copy_once_until_it_is_freed(tmp_path: Path) -> None:
+    def mapped() -> list[str]:
+        lines = Path(f"/proc/{pid_of(checkpointer)}/maps").read_text().splitlines()
+        return [line.split()[0] for line in lines if "fastio-checkpoint" in line]
+
+    small, large = {"tensor": torch.ones(1 << 20)}, {"tensor": torch.ones(2 << 20)}
+    found = []
+    with Checkpointer(tmp_path, writer="process", keep=None) as checkpointer:
+        for step, state in enumerate([small, small, large, small]):
+            checkpointer.save(step, state).written.result(timeout=60)
+            found.append(mapped())
+            assert len(found[-1]) == 1  # also after the first copy, which was too small, was freed
+        assert found[0] == found[1]
+        assert found[2] == found[3]
+        assert all(torch.equal(checkpointer.restore(n).state["tensor"], small["tensor"]) for n in (0, 1, 3))
+        assert torch.equal(checkpointer.restore(2).state["tensor"], large["tensor"])
+
+
+def test_shared_memory_is_freed_where_another_process_maps_it() -> None:
+    staging = SharedStaging(1 << 20)
+    other = os.dup(staging.fd)
+    try:
+        pid = os.fork()
+        if pid == 0:  # a child must not free its parent's memory
+            staging.close()
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert os.fstat(other).st_blocks * 512 == 1 << 20
+        staging.close()
+        assert os.fstat(other).st_blocks == 0
+        staging.close()
+    finally:
+        os.close(other)
+
+
+@pytest.mark.usefixtures("warm")
 def test_incremental_steps_link_to_the_step_before(tmp_path: Path) -> None:
     with Checkpointer(tmp_path, writer="process", incremental=True, keep=None) as checkpointer:
         for step in range(3):

@@ -88,7 +88,9 @@ class WriterProcess:
         ]
         base, unchanged = (None, set()) if task.base is None else (task.base.manifest, task.base.unchanged())
         small = list(task.records.small)
-        staged = StagedStep(task.step, task.order, small, storages, task.image, task.metadata, base, unchanged)
+        staged = StagedStep(
+            task.step, task.order, small, storages, task.image, task.metadata, base, unchanged, dict(task.crcs)
+        )
         fd = memory_file_of(staged)
         try:
             self._connection.send(memory.nbytes)
