@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,38 @@ def test_forked_child_that_frees_the_shared_memory_keeps_its_own_at_that_address
         ctypes.memset(address, 1, 16 << 20)  # SIGSEGV if it was unmapped
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.parametrize("said", [b"", b"\0\0\1\0half of a message"])
+def test_step_that_was_sent_to_a_process_at_its_end_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    """A killed process takes messages until the system ends it: later, where others use the processors."""
+    ends = []
+
+    def pipe() -> Any:
+        own, other = Pipe()
+        ends.append(os.dup(other.fileno()))
+        return own, other
+
+    monkeypatch.setattr(process, "Pipe", pipe)
+    with Checkpointer(tmp_path, writer="process") as checkpointer:
+        checkpointer.save(0, state_of(0)).written.result(timeout=60)
+        checkpointer._saver._queue.last.join()
+        os.kill(pid_of(checkpointer), signal.SIGKILL)
+        with monkeypatch.context() as patch:
+            patch.setattr(process.WriterProcess, "is_lost", False)
+            handle = checkpointer.save(1, state_of(1))
+        os.read(ends[0], 1 << 20)  # else the end of the socket is another error
+        os.write(ends[0], said)
+        os.close(ends.pop())
+        with pytest.raises(fastio.CheckpointError, match="step 1 was not written: the writer process was ended by SIG"):
+            handle.written.result(timeout=60)
+        checkpointer.save(2, state_of(2)).written.result(timeout=60)
+        assert checkpointer.steps() == [0, 2]
+        assert is_of(checkpointer.restore().state, 2)
+    os.close(ends.pop())
 
 
 @pytest.mark.usefixtures("warm")
