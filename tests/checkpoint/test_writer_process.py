@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import mmap
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -247,9 +249,12 @@ def test_step_that_was_sent_to_a_process_at_its_end_is_not_there(
         with monkeypatch.context() as patch:
             patch.setattr(process.WriterProcess, "is_lost", False)
             handle = checkpointer.save(1, state_of(1))
-        os.read(ends[0], 1 << 20)  # else the end of the socket is another error
-        os.write(ends[0], said)
-        os.close(ends.pop())
+        with socket.socket(fileno=ends.pop()) as end:
+            end.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while end.recv(1 << 20):  # what is left unread makes the end of the socket another error
+                    pass
+            end.send(said)
         with pytest.raises(fastio.CheckpointError, match="step 1 was not written: the writer process was ended by SIG"):
             handle.written.result(timeout=60)
         checkpointer.save(2, state_of(2)).written.result(timeout=60)
