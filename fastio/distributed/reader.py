@@ -15,6 +15,7 @@ from torch.futures import Future
 
 from fastio.arguments import Path, Policy, Progress
 from fastio.distributed import metadata as metadata_file
+from fastio.distributed.items_by_file import items_by_file
 from fastio.distributed.load_file import FileLoad
 from fastio.distributed.stored_items import FORMAT
 from fastio.engine.call_checks import check_flag
@@ -112,15 +113,12 @@ class Reader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        by_file: dict[Any, list[ReadItem]] = {}
-        for item in plan.items:
-            by_file.setdefault(getattr(self._info(item), "relative_path", None), []).append(item)
-        for name, items in by_file.items():
+        for name, items in items_by_file(self.path, plan.items, self._infos).items():
             with contextlib.ExitStack() as stack:
                 path, fd, size = open_data_file(self.path, name, items, stack)
                 load = FileLoad(path, fd, size, self.policy, self.verify, self.progress, self._format)
                 for item in items:
-                    load.add(item, self._info(item))
+                    load.add(item, self._infos[item.storage_index])
                 load.run(planner)
         done: Future[None] = Future()
         done.set_result(None)
@@ -138,14 +136,6 @@ class Reader(StorageReader):
     def _metadata(self, rank: int | None) -> Metadata:
         """Read the checkpoint's metadata, or with ``rank`` those that a rank saved without collectives."""
         return metadata_file.read(self.path, rank)
-
-    def _info(self, item: ReadItem) -> Any:
-        info = self._infos.get(item.storage_index)
-        if info is None:
-            raise CorruptFileError(
-                metadata_file.path_of(self.path), item.storage_index.fqn, "it does not say where this is stored"
-            )
-        return info
 
 
 def open_data_file(folder: str, name: Any, items: list[ReadItem], stack: contextlib.ExitStack) -> tuple[str, int, int]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -74,16 +75,23 @@ def write_layout(
     durable: bool,
     progress: Progress | None,
     still: bool = False,
+    crcs: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[SaveResult, Sequence[int]]:
     """Fill a new file with a layout and commit it; return also a CRC-32 for each extent that asks for one.
 
-    ``still``: the storages cannot change meanwhile, as a caller's own might.
+    ``still``: the storages cannot change meanwhile, as a caller's own might. ``crcs``: those that are known then, by
+    the names of their extents; they are not computed again.
     """
     started = time.perf_counter()
+    known = {
+        index: crcs[extent.name]
+        for index, extent in enumerate(layout.extents)
+        if extent.checksum and extent.name in crcs
+    }
 
     def work(execution: Execution) -> Outcome[Sequence[int]]:
         with free_space_named(new.path, layout.size):
-            moved = execution.run(lambda tool: _fill(tool, layout, new, durable, progress, still))
+            moved = execution.run(lambda tool: _fill(tool, layout, new, durable, progress, still, known))
         new.commit(durable)
         return Outcome(moved, moved.checksums or (), verified=True)
 
@@ -119,10 +127,20 @@ def _save(
 
 
 def _fill(
-    tool: str, layout: Layout, new: UncommittedFile, durable: bool, progress: Progress | None, still: bool = False
+    tool: str,
+    layout: Layout,
+    new: UncommittedFile,
+    durable: bool,
+    progress: Progress | None,
+    still: bool = False,
+    known: Mapping[int, int] = MappingProxyType({}),
 ) -> TransportResult:
-    """Have a transport fill the new file. The result has the CRC-32s of the extents that ask for one."""
+    """Have a transport fill the new file. The result has the CRC-32s of the extents that ask for one.
+
+    Those that are ``known``, by the indices of their extents, are not computed.
+    """
     _empty(new, layout.size)
+    layout = checksums.with_known(layout, known)
     control = Control()
     control.still = still
     patches: Sequence[Patch] = layout.patches
@@ -142,6 +160,8 @@ def _fill(
         moved, packed, why_packed = job.wait(progress)
     notes = (*moved.notes, *why_packed, *notes)
     values = moved.checksums or () if sealed is None else sealed
+    if known:
+        values = [known.get(index, value) for index, value in enumerate(values)]
     # Reading back what bypassed the host's memory would cost as much as the save.
     if sealed is not None and not still and layout.devices <= {"cpu"}:
         notes += record_checksums.reseal(layout, sealed, new.path, new.fd)

@@ -7,11 +7,9 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import torch
-
 from fastio.engine.background_job import Progress
 from fastio.engine.record_checksums import record_checksums
-from fastio.errors import CorruptFileError, FastIOError
+from fastio.errors import FastIOError
 from fastio.formats.pt.reader import Record
 from fastio.formats.small_reads import read_at
 from fastio.inspect.checkpoints import manifests
@@ -51,10 +49,11 @@ def verify_distributed(
     What fastio wrote is compared with the CRC-32s in the metadata, what DCP wrote with those of torch.save.
     """
     from fastio.distributed import metadata as metadata_file
+    from fastio.distributed.items_by_file import items_by_file, whole_items
 
     try:
         found = metadata_file.read(path)
-        by_file = _items_by_file(path, found)
+        by_file = items_by_file(path, whole_items(found.state_dict_metadata), found.storage_data)
     except (FastIOError, OSError) as error:
         yield metadata_file.path_of(path), error
         return
@@ -64,27 +63,6 @@ def verify_distributed(
             yield file, _checked(path, name, by_file[name], found.storage_data, progress)
         except (FastIOError, OSError) as error:
             yield file, error
-
-
-def _items_by_file(folder: str, metadata: Any) -> dict[Any, list[Any]]:
-    """Requests for all that the metadata list, by the names of their data files."""
-    from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
-    from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
-
-    from fastio.distributed import metadata as metadata_file
-
-    by_file: dict[Any, list[Any]] = {}
-    whole = torch.Size()
-    for name, described in metadata.state_dict_metadata.items():
-        is_tensor = isinstance(described, TensorStorageMetadata)
-        kind = LoadItemType.TENSOR if is_tensor else LoadItemType.BYTE_IO
-        for chunk in described.chunks if is_tensor else [None]:
-            index = MetadataIndex(name, None if chunk is None else chunk.offsets)
-            if index not in metadata.storage_data:
-                raise CorruptFileError(metadata_file.path_of(folder), name, "it does not say where this is stored")
-            file = getattr(metadata.storage_data[index], "relative_path", None)
-            by_file.setdefault(file, []).append(ReadItem(kind, index, whole, index, whole, whole))
-    return by_file
 
 
 def _checked(folder: str, name: Any, items: list[Any], infos: Any, progress: Progress | None) -> CheckedPart:

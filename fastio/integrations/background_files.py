@@ -29,12 +29,16 @@ _PICKLE_PROTOCOL = 2
 
 
 class _File(NamedTuple):
-    """A file to be written: its tensors' storages, and how it is laid out over copies of them."""
+    """A file to be written: its tensors' storages, and how it is laid out over copies of them.
+
+    ``crcs``: CRC-32s of its extents that were computed while they were copied, by name.
+    """
 
     path: str
     format: str
     storages: list[Storage]
     lay_out: Callable[[list[Storage]], Layout]
+    crcs: Mapping[str, int]
 
 
 class NewFiles:
@@ -58,7 +62,7 @@ class NewFiles:
         def lay_out(copies: list[Storage]) -> Layout:
             return writer.lay_out(Records(small, copies, trimmed), writer.archive_name(path))
 
-        self._files.append(_File(path, PT, list(storages), lay_out))
+        self._files.append(_File(path, PT, list(storages), lay_out, {}))
 
     def add_safetensors(self, tensors: Mapping[str, torch.Tensor], path: str, metadata: dict[str, str] | None) -> None:
         """Add a file of safetensors. FormatError names the entry that the format cannot hold."""
@@ -71,7 +75,7 @@ class NewFiles:
             of = {name: storage for name, storage, _ in copies}
             return lay_out_tensors({name: _view(of[key], one) for name, (key, one) in views.items()}, path, metadata)
 
-        self._files.append(_File(path, SAFETENSORS, storages, lay_out))
+        self._files.append(_File(path, SAFETENSORS, storages, lay_out, {}))
 
     def copy(self, snapshot: Snapshot) -> int:
         """Copy all storages to a snapshot's memory; returns their bytes. The files are of the copies then."""
@@ -84,8 +88,12 @@ class NewFiles:
         snapshot.take(storages, lambda _: None)
         left = iter(copies)
         self._files = [
-            file._replace(storages=[(name, next(left)[1], nbytes) for name, _, nbytes in file.storages])
-            for file in self._files
+            file._replace(
+                storages=[(name, next(left)[1], nbytes) for name, _, nbytes in file.storages],
+                # A storage is an extent in a .pt file only: one of safetensors has tensors, which may be parts of it.
+                crcs=_of_file(number, file, snapshot.crcs) if file.format == PT else {},
+            )
+            for number, file in enumerate(self._files)
         ]
         return sum(nbytes for _, _, nbytes in storages)
 
@@ -158,8 +166,14 @@ class BackgroundFiles:
 
 def _written(file: _File) -> SaveResult:
     with AtomicFile(file.path, follow_link=False) as new:
-        result, _ = write_layout(file.lay_out(file.storages), new, file.format, "auto", True, None, still=True)
+        layout = file.lay_out(file.storages)
+        result, _ = write_layout(layout, new, file.format, "auto", True, None, still=True, crcs=file.crcs)
     return result
+
+
+def _of_file(number: int, file: _File, crcs: Mapping[str, int]) -> dict[str, int]:
+    keys = {name: f"{number}/{name}" for name, _, _ in file.storages}
+    return {name: crcs[key] for name, key in keys.items() if key in crcs}
 
 
 def _view(storage: torch.UntypedStorage, tensor: torch.Tensor) -> torch.Tensor:

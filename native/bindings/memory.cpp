@@ -71,12 +71,20 @@ void bind_memory(nb::module_& module) {
         .def_prop_ro_static("BLOCK", [](nb::handle) { return Digests::kBlock; })
         .def(
             "copy",
-            [](Digests& digests, size_t first, uintptr_t target, uintptr_t source, uint64_t nbytes, bool compare) {
+            [](Digests& digests, size_t first, uintptr_t target, uintptr_t source, uint64_t nbytes) {
                 nb::gil_scoped_release release;
                 return digests.copy(first, reinterpret_cast<uint8_t*>(target), reinterpret_cast<const uint8_t*>(source),
-                                    nbytes, compare);
+                                    nbytes);
             },
-            "first"_a, "target"_a, "source"_a, "nbytes"_a, "compare"_a)
+            "first"_a, "target"_a, "source"_a, "nbytes"_a)
+        .def(
+            "update",
+            [](Digests& digests, size_t first, uintptr_t target, uintptr_t source, uint64_t nbytes) {
+                nb::gil_scoped_release release;
+                return digests.update(first, reinterpret_cast<uint8_t*>(target),
+                                      reinterpret_cast<const uint8_t*>(source), nbytes);
+            },
+            "first"_a, "target"_a, "source"_a, "nbytes"_a)
         .def(
             "differs",  // too short to release the GIL
             [](const Digests& digests, size_t first, uintptr_t source, uint64_t nbytes) {
@@ -98,13 +106,13 @@ void bind_memory(nb::module_& module) {
         },
         "address"_a, "nbytes"_a, "value"_a = 0);
     module.def(
-        "crc32_copy",
-        [](uintptr_t destination, uintptr_t source, uint64_t nbytes, uint32_t value) {
+        "crc32_streaming_copy",
+        [](uintptr_t destination, uintptr_t source, uint64_t nbytes) {
             nb::gil_scoped_release release;
-            return crc32_copy(value, reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source),
-                              nbytes);
+            return crc32_streaming_copy(0, reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source),
+                                        nbytes);
         },
-        "destination"_a, "source"_a, "nbytes"_a, "value"_a = 0);
+        "destination"_a, "source"_a, "nbytes"_a);
     module.def("crc32_combine", &crc32_combine, "first"_a, "second"_a, "second_nbytes"_a);
     module.def("crc32_kernel", &crc32_kernel);
 }

@@ -50,32 +50,46 @@ uint32_t copy_then_update(uint32_t state, uint8_t* destination, const uint8_t* s
 
 #if defined(__x86_64__)
 
-uint32_t sse_update(uint32_t state, const uint8_t* source, size_t nbytes) noexcept {
-    return nbytes < 64 ? slice_update(state, source, nbytes) : fold_sse<false>(state, nullptr, source, nbytes);
+template <Copied copied>
+uint32_t sse(uint32_t state, uint8_t* destination, const uint8_t* source, size_t nbytes) noexcept {
+    if (nbytes >= 64) return fold_sse<copied>(state, destination, source, nbytes);
+    return copied == Copied::kNot ? slice_update(state, source, nbytes)
+                                  : copy_then_update<slice_update>(state, destination, source, nbytes);
 }
 
-uint32_t sse_copy(uint32_t state, uint8_t* destination, const uint8_t* source, size_t nbytes) noexcept {
-    return nbytes < 64 ? copy_then_update<slice_update>(state, destination, source, nbytes)
-                       : fold_sse<true>(state, destination, source, nbytes);
+template <Copied copied>
+uint32_t avx2(uint32_t state, uint8_t* destination, const uint8_t* source, size_t nbytes) noexcept {
+    return nbytes < 128 ? sse<of_rest(copied)>(state, destination, source, nbytes)
+                        : fold_avx2<copied>(state, destination, source, nbytes);
 }
 
-uint32_t avx2_update(uint32_t state, const uint8_t* source, size_t nbytes) noexcept {
-    return nbytes < 128 ? sse_update(state, source, nbytes) : fold_avx2<false>(state, nullptr, source, nbytes);
+template <Copied copied>
+uint32_t avx512(uint32_t state, uint8_t* destination, const uint8_t* source, size_t nbytes) noexcept {
+    return nbytes < 256 ? sse<of_rest(copied)>(state, destination, source, nbytes)
+                        : fold_avx512<copied>(state, destination, source, nbytes);
 }
 
-uint32_t avx2_copy(uint32_t state, uint8_t* destination, const uint8_t* source, size_t nbytes) noexcept {
-    return nbytes < 128 ? sse_copy(state, destination, source, nbytes)
-                        : fold_avx2<true>(state, destination, source, nbytes);
+using Kernel = uint32_t (*)(uint32_t, uint8_t*, const uint8_t*, size_t) noexcept;
+
+template <Kernel update>
+uint32_t only_update(uint32_t state, const uint8_t* source, size_t nbytes) noexcept {
+    return update(state, nullptr, source, nbytes);
 }
 
-uint32_t avx512_update(uint32_t state, const uint8_t* source, size_t nbytes) noexcept {
-    return nbytes < 256 ? sse_update(state, source, nbytes) : fold_avx512<false>(state, nullptr, source, nbytes);
+// Aligns the destination to a cache line first.
+template <Kernel copy, Kernel stream>
+uint32_t aligned_stream(uint32_t state, uint8_t* destination, const uint8_t* source, size_t nbytes) noexcept {
+    constexpr size_t LINE = 64;
+    const size_t head = std::min((LINE - reinterpret_cast<uintptr_t>(destination) % LINE) % LINE, nbytes);
+    state = copy(state, destination, source, head);
+    state = stream(state, destination + head, source + head, nbytes - head);
+    _mm_sfence();  // these stores are not ordered before later ones without it
+    return state;
 }
 
-uint32_t avx512_copy(uint32_t state, uint8_t* destination, const uint8_t* source, size_t nbytes) noexcept {
-    return nbytes < 256 ? sse_copy(state, destination, source, nbytes)
-                        : fold_avx512<true>(state, destination, source, nbytes);
-}
+#define FASTIO_KERNEL(name, kernel)                                    \
+    {name, only_update<kernel<Copied::kNot>>, kernel<Copied::kCached>, \
+     aligned_stream<kernel<Copied::kCached>, kernel<Copied::kStreamed>>}
 
 #endif
 
@@ -93,15 +107,15 @@ std::vector<Crc32Kernel> crc32_kernels() {
     const Processor& has = processor();
     const bool pclmul = has.sse41 && has.pclmul;
     const bool wide = pclmul && has.vpclmulqdq;
-    if (wide && has.avx512f) kernels.push_back({"avx512-vpclmulqdq", avx512_update, avx512_copy});
-    if (wide && has.avx2) kernels.push_back({"avx2-vpclmulqdq", avx2_update, avx2_copy});
-    if (pclmul) kernels.push_back({"pclmulqdq", sse_update, sse_copy});
+    if (wide && has.avx512f) kernels.push_back(FASTIO_KERNEL("avx512-vpclmulqdq", avx512));
+    if (wide && has.avx2) kernels.push_back(FASTIO_KERNEL("avx2-vpclmulqdq", avx2));
+    if (pclmul) kernels.push_back(FASTIO_KERNEL("pclmulqdq", sse));
 #elif defined(__aarch64__)
     if (getauxval(AT_HWCAP) & HWCAP_CRC32) {
-        kernels.push_back({"armv8-crc", arm_update, copy_then_update<arm_update>});
+        kernels.push_back({"armv8-crc", arm_update, copy_then_update<arm_update>, copy_then_update<arm_update>});
     }
 #endif
-    kernels.push_back({"slice-by-8", slice_update, copy_then_update<slice_update>});
+    kernels.push_back({"slice-by-8", slice_update, copy_then_update<slice_update>, copy_then_update<slice_update>});
     return kernels;
 }
 
@@ -114,6 +128,11 @@ uint32_t crc32(uint32_t value, const void* data, size_t nbytes) noexcept {
 uint32_t crc32_copy(uint32_t value, void* destination, const void* source, size_t nbytes) noexcept {
     return ~detail::best().copy(~value, static_cast<uint8_t*>(destination), static_cast<const uint8_t*>(source),
                                 nbytes);
+}
+
+uint32_t crc32_streaming_copy(uint32_t value, void* destination, const void* source, size_t nbytes) noexcept {
+    return ~detail::best().streaming_copy(~value, static_cast<uint8_t*>(destination),
+                                          static_cast<const uint8_t*>(source), nbytes);
 }
 
 // Appending bytes multiplies the earlier polynomial by x^(8 * bytes). The inversions of the two values cancel out.

@@ -19,6 +19,11 @@ uint32_t crc32(uint32_t value, const void* data, size_t nbytes) noexcept;
 // ordinary stores, because pwrite reads the destination next and should find it in the cache.
 uint32_t crc32_copy(uint32_t value, void* destination, const void* source, size_t nbytes) noexcept;
 
+// As crc32_copy(), with stores past the caches: for much memory that no processor reads soon. Memory then moves two
+// thirds of the bytes (a store into the cache first reads what it replaces): measured on an EPYC, 24 GB/s a core, where
+// memcpy has 18.
+uint32_t crc32_streaming_copy(uint32_t value, void* destination, const void* source, size_t nbytes) noexcept;
+
 // Returns the CRC-32 of two runs of bytes joined, from the CRC-32 of each and the length of the second.
 uint32_t crc32_combine(uint32_t first, uint32_t second, uint64_t second_nbytes) noexcept;
 
@@ -28,11 +33,12 @@ const char* crc32_kernel() noexcept;
 
 namespace detail {
 
-// One implementation. Both functions map register state to register state, without the initial and final inversion.
+// One implementation. The functions map register state to register state, without the initial and final inversion.
 struct Crc32Kernel {
     const char* name;
     uint32_t (*update)(uint32_t state, const uint8_t* source, size_t nbytes) noexcept;
     uint32_t (*copy)(uint32_t state, uint8_t* destination, const uint8_t* source, size_t nbytes) noexcept;
+    uint32_t (*streaming_copy)(uint32_t state, uint8_t* destination, const uint8_t* source, size_t nbytes) noexcept;
 };
 
 // Returns the implementations that this processor can run, the fastest first. The native tests compare them all.

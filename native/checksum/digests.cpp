@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string>
 
+#include "checksum/crc32.hpp"
 #include "support/errors.hpp"
 
 namespace fastio {
@@ -20,15 +21,26 @@ Digests::Digests(size_t blocks) : digests_(blocks) {
     }
 }
 
-bool Digests::copy(size_t first, uint8_t* target, const uint8_t* source, uint64_t nbytes, bool compare) {
+uint32_t Digests::copy(size_t first, uint8_t* target, const uint8_t* source, uint64_t nbytes) {
+    require(first, nbytes);
+    uint32_t crc = 0;
+    for (uint64_t at = 0; at < nbytes; at += kBlock, ++first) {
+        uint64_t size = std::min(kBlock, nbytes - at);
+        crc = crc32_copy(crc, target + at, source + at, size);
+        // Digest the copy, not the source, which may change meanwhile: a digest describes the bytes in `target`.
+        digests_[first] = digest(target + at, size);
+    }
+    return crc;
+}
+
+bool Digests::update(size_t first, uint8_t* target, const uint8_t* source, uint64_t nbytes) {
     require(first, nbytes);
     bool copied = false;
     for (uint64_t at = 0; at < nbytes; at += kBlock, ++first) {
         uint64_t size = std::min(kBlock, nbytes - at);
-        if (compare && digest(source + at, size) == digests_[first]) continue;
+        if (digest(source + at, size) == digests_[first]) continue;
         std::memcpy(target + at, source + at, size);
-        // Digest the copy, not the source, which may change meanwhile: a digest describes the bytes in `target`.
-        digests_[first] = digest(target + at, size);
+        digests_[first] = digest(target + at, size);  // of the copy, as above
         copied = true;
     }
     return copied;

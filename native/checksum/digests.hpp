@@ -18,10 +18,13 @@ class Digests {
     // Makes room for `blocks` digests. Throws SystemError if the system gives no random bytes.
     explicit Digests(size_t blocks);
 
-    // Copies `nbytes` from `source` to `target`, whose blocks are numbered from `first` on. With `compare`, copies only
-    // blocks whose digest differs from that of the last copy, which must have had the same target and blocks. Returns
-    // whether any block was copied. Threads may copy different blocks at once. Throws Refused for blocks out of range.
-    bool copy(size_t first, uint8_t* target, const uint8_t* source, uint64_t nbytes, bool compare);
+    // Copies `nbytes` from `source` to `target`, whose blocks are numbered from `first` on; returns the CRC-32 of the
+    // copy. Threads may copy different blocks at once. Throws Refused for blocks out of range.
+    uint32_t copy(size_t first, uint8_t* target, const uint8_t* source, uint64_t nbytes);
+
+    // As copy(), but copies only blocks whose digest differs from that of the last copy, which must have had the same
+    // target and blocks. Returns whether any block was copied.
+    bool update(size_t first, uint8_t* target, const uint8_t* source, uint64_t nbytes);
 
     // Whether the first block of `nbytes` at `source` changed since it was copied: a quick test, since most changed
     // tensors differ there.

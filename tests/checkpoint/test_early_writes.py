@@ -25,7 +25,7 @@ class CallBetween:
     """Calls ``meanwhile`` between a snapshot's first comparison and the comparison of the rest."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]) -> None:
-        def copy_all(copies: Sequence[parallel_copy.Copy], *rest: Any) -> set[int]:
+        def copy_all(copies: Sequence[parallel_copy.Copy], *rest: Any) -> dict[int, int | None]:
             nonlocal calls
             calls += 1
             if calls % 2 == 0:

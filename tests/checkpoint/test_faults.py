@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,27 @@ def test_step_folder_under_another_number_is_corrupt(saved: Path) -> None:
         assert checkpointer.steps() == [1, 2]
         with pytest.raises(CorruptFileError, match="step 1"):
             checkpointer.restore(5)
+
+
+@pytest.mark.parametrize("policy", ["uring", "posix", "numpy"])
+@pytest.mark.parametrize("nbytes", [20_000, 40 << 20])  # in a copy, and in two pieces of one
+def test_byte_of_the_copy_that_changes_before_it_is_written_is_found(
+    tmp_path: Path, held: threading.Event, policy: str, nbytes: int
+) -> None:
+    """The checksums are those of what was copied, so that they guard the copy's memory, too."""
+    state = {"tensor": torch.arange(nbytes, dtype=torch.uint8)}
+    with Checkpointer(tmp_path, policy=policy) as checkpointer:
+        checkpointer.save(1, state)
+        (snapshot,) = checkpointer._saver._snapshots._users
+        (copy,) = [storage for _, storage, size in snapshot._copies if size == nbytes]
+        copy[nbytes - 1] ^= 1
+        held.set()
+        checkpointer.wait()
+        with pytest.raises(CorruptFileError, match=r"state\.pt"):
+            checkpointer.verify(1)
+        checkpointer.save(2, state)
+        checkpointer.wait()
+        checkpointer.verify(2)
 
 
 def test_read_back_detects_a_byte_that_the_disk_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

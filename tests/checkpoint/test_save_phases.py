@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from fastio._native import crc32_streaming_copy
 from fastio.checkpoint import Checkpointer
 from fastio.checkpoint.folder import step_folders
 from fastio.checkpoint.saving import parallel_copy
@@ -43,14 +43,12 @@ def test_interrupted_copy_leaves_no_step(
     state = make()
     left = 4
 
-    class Breaking:
-        @staticmethod
-        def memmove(*arguments: Any) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise error
-            ctypes.memmove(*arguments)
+    def breaking(*arguments: Any) -> int:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise error
+        return crc32_streaming_copy(*arguments)
 
     # With one processor the main thread makes all copies, so that the error is raised there.
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
@@ -59,7 +57,7 @@ def test_interrupted_copy_leaves_no_step(
         checkpointer.save(0, state)
         checkpointer.wait()
         with monkeypatch.context() as patch:
-            patch.setattr(parallel_copy, "ctypes", Breaking)
+            patch.setattr(parallel_copy, "crc32_streaming_copy", breaking)
             with pytest.raises(error):
                 checkpointer.save(1, state)
         checkpointer.wait()  # no write was started

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import mmap
 import os
 import signal
+import socket
 import sys
 import threading
 import time
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +89,42 @@ def test_process_writes_steps_and_keeps_the_last(tmp_path: Path) -> None:
     assert not is_there(pid)
     assert sorted(os.listdir(tmp_path)) == [".lock", "step-0000000003", "step-0000000004"]
     assert [one for one in descriptors() if "fastio-" in one] == [one for one in before if "fastio-" in one]
+
+
+@pytest.mark.usefixtures("warm")
+def test_process_maps_the_copy_once_until_it_is_freed(tmp_path: Path) -> None:
+    def mapped() -> list[str]:
+        lines = Path(f"/proc/{pid_of(checkpointer)}/maps").read_text().splitlines()
+        return [line.split()[0] for line in lines if "fastio-checkpoint" in line]
+
+    small, large = {"tensor": torch.ones(1 << 20)}, {"tensor": torch.ones(2 << 20)}
+    found = []
+    with Checkpointer(tmp_path, writer="process", keep=None) as checkpointer:
+        for step, state in enumerate([small, small, large, small]):
+            checkpointer.save(step, state).written.result(timeout=60)
+            found.append(mapped())
+            assert len(found[-1]) == 1  # also after the first copy, which was too small, was freed
+        assert found[0] == found[1]
+        assert found[2] == found[3]
+        assert all(torch.equal(checkpointer.restore(n).state["tensor"], small["tensor"]) for n in (0, 1, 3))
+        assert torch.equal(checkpointer.restore(2).state["tensor"], large["tensor"])
+
+
+def test_shared_memory_is_freed_where_another_process_maps_it() -> None:
+    staging = SharedStaging(1 << 20)
+    other = os.dup(staging.fd)
+    try:
+        pid = os.fork()
+        if pid == 0:  # a child must not free its parent's memory
+            staging.close()
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert os.fstat(other).st_blocks * 512 == 1 << 20
+        staging.close()
+        assert os.fstat(other).st_blocks == 0
+        staging.close()
+    finally:
+        os.close(other)
 
 
 @pytest.mark.usefixtures("warm")
@@ -187,6 +226,41 @@ def test_forked_child_that_frees_the_shared_memory_keeps_its_own_at_that_address
         ctypes.memset(address, 1, 16 << 20)  # SIGSEGV if it was unmapped
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.parametrize("said", [b"", b"\0\0\1\0half of a message"])
+def test_step_that_was_sent_to_a_process_at_its_end_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    """A killed process takes messages until the system ends it: later, where others use the processors."""
+    ends = []
+
+    def pipe() -> Any:
+        own, other = Pipe()
+        ends.append(os.dup(other.fileno()))
+        return own, other
+
+    monkeypatch.setattr(process, "Pipe", pipe)
+    with Checkpointer(tmp_path, writer="process") as checkpointer:
+        checkpointer.save(0, state_of(0)).written.result(timeout=60)
+        checkpointer._saver._queue.last.join()
+        os.kill(pid_of(checkpointer), signal.SIGKILL)
+        with monkeypatch.context() as patch:
+            patch.setattr(process.WriterProcess, "is_lost", False)
+            handle = checkpointer.save(1, state_of(1))
+        with socket.socket(fileno=ends.pop()) as end:
+            end.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while end.recv(1 << 20):  # what is left unread makes the end of the socket another error
+                    pass
+            end.send(said)
+        with pytest.raises(fastio.CheckpointError, match="step 1 was not written: the writer process was ended by SIG"):
+            handle.written.result(timeout=60)
+        checkpointer.save(2, state_of(2)).written.result(timeout=60)
+        assert checkpointer.steps() == [0, 2]
+        assert is_of(checkpointer.restore().state, 2)
+    os.close(ends.pop())
 
 
 @pytest.mark.usefixtures("warm")

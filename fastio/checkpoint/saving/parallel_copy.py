@@ -1,4 +1,6 @@
-"""Copies host memory with several threads; training pauses meanwhile.
+"""Copies host memory with several threads, and computes the CRC-32s of the copies; training pauses meanwhile.
+
+A copy costs the same without them: memory is slower than the processor.
 
 The GIL is released during a copy. The threads live only during one call, so a fork finds none.
 """
@@ -11,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from fastio import processors
-from fastio._native import Control, Digests, JoinOnExit
+from fastio._native import Control, Digests, JoinOnExit, crc32_at, crc32_combine, crc32_streaming_copy
 from fastio.runtime.interrupt_safe_thread import NoThreadError, WorkThread
 
 # Small copies keep the GIL: releasing it costs more than the copy when other threads take it.
@@ -20,8 +22,7 @@ _small_compare.argtypes, _small_compare.restype = (ctypes.c_void_p, ctypes.c_voi
 _small_move = ctypes.PyDLL(None).memmove
 _small_move.argtypes, _small_move.restype = _small_compare.argtypes, ctypes.c_void_p
 _SMALL = 64 << 10
-# What one thread copies at a time: small enough that all threads end together, large enough that the C library copies
-# past the processor's caches. A multiple of the digests' block.
+# What one thread copies at a time: small enough that all threads end together. A multiple of the digests' block.
 _CHUNK = 32 << 20
 # This many threads saturate memory, even if there are more processors.
 _MOST_THREADS = 8
@@ -65,8 +66,12 @@ def split_by_first_block(copies: Iterable[Copy], digests: Digests) -> tuple[list
     return first, rest
 
 
-def copy_all(copies: Iterable[Copy], digests: Digests | None = None) -> set[int]:
-    """Make every copy, except with ``compare`` those whose source did not change; return the numbers of those made."""
+def copy_all(copies: Iterable[Copy], digests: Digests | None = None) -> dict[int, int | None]:
+    """Make every copy, except with ``compare`` those whose source did not change.
+
+    Returns the CRC-32 of each one made, by its number; None for large ones with ``compare``, of which parts were
+    copied.
+    """
     chunks: list[Copy] = []
     small: list[Copy] = []
     for copy in copies:
@@ -74,11 +79,10 @@ def copy_all(copies: Iterable[Copy], digests: Digests | None = None) -> set[int]
             small.append(copy)
         else:
             chunks.extend(_chunks(copy))
-    made: set[int] = set()
-    _copy_small(small, made)
+    made = _copy_small(small)
     nbytes = sum(chunk.nbytes for chunk in chunks)
     threads = min(processors.count(), _MOST_THREADS, -(-nbytes // _CHUNK))
-    work = _Work(chunks, digests, made)
+    work = _Work(chunks, digests)
 
     def begin(within: JoinOnExit) -> None:
         for _ in range(threads - 1):
@@ -89,18 +93,23 @@ def copy_all(copies: Iterable[Copy], digests: Digests | None = None) -> set[int]
         work.run()
     if work.error is not None:
         raise work.error
+    for chunk in chunks:
+        if chunk in work.crcs:
+            crc, before = work.crcs[chunk], made.get(chunk.number, 0)
+            made[chunk.number] = None if crc is None or before is None else crc32_combine(before, crc, chunk.nbytes)
     return made
 
 
 class _Work:
     """Chunks that threads share; each thread calls ``run``, which begins no chunk once ``control`` is cancelled.
 
-    ``error`` is the error of a thread.
+    ``crcs`` has the CRC-32 of each chunk that was copied, None if it is unknown. ``error`` is the error of a thread.
     """
 
-    def __init__(self, chunks: Iterable[Copy], digests: Digests | None, made: set[int]) -> None:
+    def __init__(self, chunks: Iterable[Copy], digests: Digests | None) -> None:
         self._left = iter(chunks)  # next() on it is atomic under the GIL
-        self._digests, self._made = digests, made
+        self._digests = digests
+        self.crcs: dict[Copy, int | None] = {}
         self.control = Control()
         self.error: Exception | None = None
 
@@ -112,19 +121,22 @@ class _Work:
 
     def _run(self) -> None:
         while not self.control.cancelled and (chunk := next(self._left, None)) is not None:
-            number, target, source, nbytes, block, compare = chunk
+            _, target, source, nbytes, block, compare = chunk
             if self._digests is None:
-                ctypes.memmove(target, source, nbytes)
-                self._made.add(number)
-            elif self._digests.copy(block, target, source, nbytes, compare):
-                self._made.add(number)
+                self.crcs[chunk] = crc32_streaming_copy(target, source, nbytes)
+            elif not compare:
+                self.crcs[chunk] = self._digests.copy(block, target, source, nbytes)
+            elif self._digests.update(block, target, source, nbytes):
+                self.crcs[chunk] = None
 
 
-def _copy_small(copies: Iterable[Copy], made: set[int]) -> None:
+def _copy_small(copies: Iterable[Copy]) -> dict[int, int | None]:
+    made: dict[int, int | None] = {}
     for number, target, source, nbytes, _, compare in copies:
         if not compare or _small_compare(target, source, nbytes) != 0:
             _small_move(target, source, nbytes)
-            made.add(number)
+            made[number] = crc32_at(target, nbytes)
+    return made
 
 
 def _chunks(copy: Copy) -> Iterator[Copy]:

@@ -124,7 +124,7 @@ class Saver:
         total = state_records.nbytes
         task = Task(
             self._steps, step, 0, Records(small, storages), image, metadata, base=None, chunk_memory=None,
-            is_snapshot=False, policy=settings.policy, read_back=settings.read_back, progress=None,
+            is_snapshot=False, crcs={}, policy=settings.policy, read_back=settings.read_back, progress=None,
         )  # fmt: skip
         meter = Meter(total)
         handle = SaveHandle(step, self._steps.path_of(step), total if image is None else len(image), meter)
@@ -188,7 +188,7 @@ class Saver:
             nbytes = sum(sizes[name] for name in changed)
             if self._may_start_early and base is not None and nbytes >= _WORTH_AN_EARLY_START:
                 has_begun = True
-                early = task._replace(base=BaseStep(base, unchanged, frozenset(changed)))
+                early = task._replace(base=BaseStep(base, unchanged, frozenset(changed)), crcs=snapshot.crcs)
                 self._writes.start(save._replace(task=early), snapshot, self._release_after)
 
         with pause:
@@ -198,7 +198,9 @@ class Saver:
         if has_begun:
             return
         save = save._replace(
-            task=task._replace(base=BaseStep(base, lambda: same) if base is not None and same else None)
+            task=task._replace(
+                base=BaseStep(base, lambda: same) if base is not None and same else None, crcs=snapshot.crcs
+            )
         )
         if self._settings.asynchronous:
             self._writes.start(save, snapshot, self._release_after)

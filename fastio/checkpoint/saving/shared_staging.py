@@ -16,11 +16,13 @@ class SharedStaging:
     """Anonymous shared memory (memfd) of ``nbytes``; pinned for the accelerator ``pin_for``.
 
     ``fd`` is its file, from which another process maps it: the memory lives as long as one of them has it. All of it is
-    reserved: TransferError if there is not so much. ``close`` frees it, and so does the garbage collector.
+    reserved: TransferError if there is not so much. ``close`` frees it, also where it is still mapped; so does the
+    garbage collector, where nobody has it mapped.
     """
 
     def __init__(self, nbytes: int, pin_for: Accelerator | None = None) -> None:
         self.nbytes = nbytes
+        self._process = os.getpid()
         self.fd = _memory_file(nbytes)
         self._closing = weakref.finalize(self, os.close, self.fd)
         self._closing.atexit = False
@@ -33,11 +35,35 @@ class SharedStaging:
             self._unpinning = pin(pin_for, self._mapping, self.address, nbytes, self)
 
     def close(self) -> None:
-        """Unpin the memory and close its file. Nothing may use it any more."""
+        """Unpin the memory and free it. Nothing may use it any more, in any process."""
         if self.pinned:
             self.pinned = False
             self._unpinning()
+        if self._closing.alive and os.getpid() == self._process:  # a forked process has the descriptor, too
+            os.ftruncate(self.fd, 0)
         self._closing()
+
+
+class SharedMappings:
+    """Memory of another process's :class:`SharedStaging`, mapped here for as long as it is not freed there."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[int, mmap.mmap]] = {}  # by inode, with descriptors, which keep the number taken
+
+    def address(self, fd: int, nbytes: int) -> int:
+        """Return the address of a memory file. TransferError if the system refuses to map it."""
+        self._drop_freed()
+        inode = os.fstat(fd).st_ino
+        if inode not in self._held:
+            mapping = map_file(fd, nbytes)
+            self._held[inode] = os.dup(fd), mapping
+        return address_of(self._held[inode][1])
+
+    def _drop_freed(self) -> None:
+        for inode, (fd, _) in list(self._held.items()):
+            if not os.fstat(fd).st_size:
+                del self._held[inode]
+                os.close(fd)
 
 
 def map_file(fd: int, nbytes: int) -> mmap.mmap:

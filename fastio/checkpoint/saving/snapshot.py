@@ -53,6 +53,8 @@ class Snapshot:
         self._slots: dict[str, _Slot] = {}
         self._copies: list[Storage] = []  # storages over the memory of the slots
         self._is_complete = False
+        self.crcs: dict[str, int] = {}
+        """CRC-32s of storages that the last :meth:`take` copied, by name: of those on the CPU, as far as it knows."""
 
     def allocate(self, storages: Sequence[Storage]) -> list[Storage]:
         """Return storages for a snapshot of these; the same ones as before if names, sizes and devices are equal.
@@ -76,6 +78,7 @@ class Snapshot:
         called with the names of storages that changed, usually of all of them, once these are copied; most of the rest
         is still to be compared then.
         """
+        self.crcs = {}  # the writer of the snapshot before may still have its own
         compare, self._is_complete = self._comparable and self._is_complete, False
         used = {storage.device for _, storage, _ in storages}
         _synchronize(used)  # a tensor may be computed on any stream
@@ -93,15 +96,21 @@ class Snapshot:
                 changed.add(number)
         _synchronize(used)
         if not compare or self._digests is None:
-            copy_all(copies, self._digests)
+            self._copy(copies, storages)
             self._is_complete = True
             return set()
         first, rest = split_by_first_block(copies, self._digests)
-        changed |= copy_all(first, self._digests)
+        changed |= self._copy(first, storages)
         begin({storages[number][0] for number in changed})
-        changed |= copy_all(rest, self._digests)
+        changed |= self._copy(rest, storages)
         self._is_complete = True
         return {name for number, (name, _, _) in enumerate(storages) if number not in changed}
+
+    def _copy(self, copies: list[Copy], storages: Sequence[Storage]) -> set[int]:
+        """Make copies, and note their CRC-32s; return the numbers of those made."""
+        made = copy_all(copies, self._digests)
+        self.crcs |= {storages[number][0]: crc for number, crc in made.items() if crc is not None}
+        return set(made)
 
     @property
     def shared_memory(self) -> SharedStaging:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -52,8 +52,9 @@ class Task(NamedTuple):
     """What to write, and where.
 
     ``image``: the whole file, instead of records. ``chunk_memory``: the storages are not a snapshot, and are copied to
-    this memory in chunks. ``is_snapshot``: the storages are a snapshot, which does not change. ``read_back``: read
-    everything back from the disk and compare it before the step becomes visible.
+    this memory in chunks. ``is_snapshot``: the storages are a snapshot, which does not change. ``crcs``: CRC-32s of the
+    storages that were computed while they were copied, by name. ``read_back``: read everything back from the disk and
+    compare it before the step becomes visible.
     """
 
     folder: StepFolder
@@ -65,6 +66,7 @@ class Task(NamedTuple):
     base: BaseStep | None
     chunk_memory: ChunkMemory | None
     is_snapshot: bool
+    crcs: Mapping[str, int]
     policy: Any
     read_back: bool
     progress: Progress | None
@@ -147,7 +149,7 @@ def _write_file(task: Task, path: str, storages: Sequence[Storage], stem: str, t
     else:
         layout = torch_fallback.layout_of(task.image)
     if task.chunk_memory is None:
-        result, values = save_layout(layout, target, task.policy, task.progress, task.is_snapshot)
+        result, values = save_layout(layout, target, task.policy, task.progress, task.is_snapshot, task.crcs)
     else:
         result, values = save_in_chunks(layout, target, task.policy, task.chunk_memory, task.progress)
     file = File(name, layout.size, of_file(layout, values))
@@ -156,11 +158,11 @@ def _write_file(task: Task, path: str, storages: Sequence[Storage], stem: str, t
 
 
 def save_layout(
-    layout: Layout, path: str, policy: Any, progress: Progress | None, still: bool
+    layout: Layout, path: str, policy: Any, progress: Progress | None, still: bool, crcs: Mapping[str, int]
 ) -> tuple[SaveResult, Sequence[int]]:
     """Write a ``.pt`` file of a layout to a path, durably; return also a CRC-32 for each extent that asks for one."""
     with AtomicFile(path) as new:
-        return write_layout(layout, new, PT, policy, True, progress, still)
+        return write_layout(layout, new, PT, policy, True, progress, still, crcs)
 
 
 def _discard(path: str, before: set[str], order: int) -> None:

@@ -16,14 +16,13 @@ from typing import Any
 
 from fastio.checkpoint.folder.incremental_links import BaseStep
 from fastio.checkpoint.folder.step_folders import StepFolder
-from fastio.checkpoint.saving.shared_staging import map_file
+from fastio.checkpoint.saving.shared_staging import SharedMappings
 from fastio.checkpoint.saving.snapshot import storage_at
 from fastio.checkpoint.saving.step_writer import StepWriter
 from fastio.checkpoint.saving.writing import Task
 from fastio.checkpoint.writer_process.messages import FAILED, PROGRESS, REMOVED, WRITTEN, WriterSettings, read_step
 from fastio.errors import CheckpointError
 from fastio.formats.pt.records import Records
-from fastio.memory.memory_file import address_of
 
 _NICE = 10  # training goes first
 
@@ -44,6 +43,7 @@ class _Writer:
         settings = self._settings
         self._steps = StepFolder(settings.folder)
         self._writer = StepWriter(self._steps, settings.keep, settings.keep_every)
+        self._memory = SharedMappings()  # the steps' copies lie in the same memory
 
     def run(self) -> None:
         """Write what comes. EOFError at the end of the training process, when all is written."""
@@ -69,11 +69,10 @@ class _Writer:
         settings = self._settings
         try:
             step = read_step(staged)
-            memory = map_file(copied, nbytes)
+            base = self._memory.address(copied, nbytes)
         finally:
             os.close(staged)
             os.close(copied)
-        base = address_of(memory)
         storages = [storage_at(base + start, name, size) for name, start, size in step.storages]
         task = Task(
             self._steps,
@@ -85,6 +84,7 @@ class _Writer:
             base=None if step.base is None else BaseStep(step.base, lambda: step.unchanged),
             chunk_memory=None,
             is_snapshot=True,
+            crcs=step.crcs,
             policy=settings.policy,
             read_back=settings.read_back,
             progress=lambda done, total: self._tell(PROGRESS, (done, total)),

@@ -30,7 +30,7 @@ class WriterSettings(NamedTuple):
 
 
 class StagedStep(NamedTuple):
-    """A step whose copy is in shared memory: ``storages`` are (name, start in the copy, bytes)."""
+    """A step whose copy is in shared memory: ``storages`` are (name, start in the copy, bytes), ``crcs`` as in Task."""
 
     step: int
     order: int
@@ -40,6 +40,7 @@ class StagedStep(NamedTuple):
     metadata: dict[str, Any]
     base: Manifest | None
     unchanged: set[str]
+    crcs: dict[str, int]
 
 
 def memory_file_of(staged: StagedStep) -> int:

@@ -31,7 +31,7 @@ from fastio.errors import CheckpointError
 _CODE = "import sys; sys.path[:] = {path!r}; from fastio.checkpoint.writer_process.main import main; main()"
 _BLOCKED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 _TICK_SECONDS, _END_SECONDS = 0.1, 30.0
-_ENDS_OF_A_PIPE = (EOFError, ConnectionError, BrokenPipeError)
+_ENDS_OF_A_PIPE = (EOFError, OSError)  # OSError: in the middle of a message
 
 _log = logging.getLogger("fastio.checkpoint")
 
@@ -88,7 +88,9 @@ class WriterProcess:
         ]
         base, unchanged = (None, set()) if task.base is None else (task.base.manifest, task.base.unchanged())
         small = list(task.records.small)
-        staged = StagedStep(task.step, task.order, small, storages, task.image, task.metadata, base, unchanged)
+        staged = StagedStep(
+            task.step, task.order, small, storages, task.image, task.metadata, base, unchanged, dict(task.crcs)
+        )
         fd = memory_file_of(staged)
         try:
             self._connection.send(memory.nbytes)

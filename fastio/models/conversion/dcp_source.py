@@ -10,12 +10,12 @@ from math import prod
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from fastio.distributed import huggingface_metadata
 from fastio.distributed import metadata as metadata_file
 from fastio.distributed.boxes import are_rows, tile
+from fastio.distributed.items_by_file import items_by_file, whole_items
 from fastio.distributed.load_file import FileLoad
 from fastio.distributed.reader import open_data_file
 from fastio.distributed.stored_items import FORMAT, Stored
@@ -86,18 +86,9 @@ def _located(
     policy: Any,
 ) -> tuple[list[SourceFile], dict[str, list[_Box]]]:
     """The open data files, and the boxes of each tensor in them."""
-    by_file: dict[Any, list[ReadItem]] = {}
-    for name, described in tensors.items():
-        for chunk in described.chunks:
-            index = MetadataIndex(name, chunk.offsets)
-            if index not in infos:
-                raise CorruptFileError(folder, name, "its metadata do not say where this is stored")
-            zeros = torch.Size([0] * len(chunk.sizes))
-            item = ReadItem(LoadItemType.TENSOR, index, zeros, index, zeros, chunk.sizes)
-            by_file.setdefault(getattr(infos[index], "relative_path", None), []).append(item)
     files: list[SourceFile] = []
     boxes: dict[str, list[_Box]] = {name: [] for name in tensors}
-    for relative, items in by_file.items():
+    for relative, items in items_by_file(folder, whole_items(tensors), infos).items():
         path, fd, size = open_data_file(folder, relative, items, stack)
         file = SourceFile(path, fd, size, file_format, policy, _damaged)
         load = FileLoad(path, fd, size, policy, True, None, file_format)

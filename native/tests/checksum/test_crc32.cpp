@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "checksum/crc32.hpp"
@@ -48,14 +49,16 @@ void check_one(const Crc32Kernel& kernel, size_t nbytes) {
     CHECK(updated == expected, "%s, %zu bytes: got %08" PRIx32 ", expected %08" PRIx32, kernel.name, nbytes, updated,
           expected);
 
-    const size_t destination_shift = below(64);
-    Bytes destination(destination_shift + nbytes, 0xA5);
-    const uint32_t copied = ~kernel.copy(~value, destination.data() + destination_shift, data, nbytes);
-    CHECK(copied == expected, "%s copy, %zu bytes: got %08" PRIx32 ", expected %08" PRIx32, kernel.name, nbytes, copied,
-          expected);
-    for (size_t i = 0; i < destination.size(); ++i) {
-        const uint8_t wanted = i < destination_shift ? 0xA5 : data[i - destination_shift];
-        CHECK(destination[i] == wanted, "%s copy, %zu bytes: byte %zu is wrong", kernel.name, nbytes, i);
+    for (auto [name, copy] : {std::pair{"copy", kernel.copy}, {"streaming copy", kernel.streaming_copy}}) {
+        const size_t destination_shift = below(64);
+        Bytes destination(destination_shift + nbytes, 0xA5);
+        const uint32_t copied = ~copy(~value, destination.data() + destination_shift, data, nbytes);
+        CHECK(copied == expected, "%s %s, %zu bytes: got %08" PRIx32 ", expected %08" PRIx32, kernel.name, name, nbytes,
+              copied, expected);
+        for (size_t i = 0; i < destination.size(); ++i) {
+            const uint8_t wanted = i < destination_shift ? 0xA5 : data[i - destination_shift];
+            CHECK(destination[i] == wanted, "%s %s, %zu bytes: byte %zu is wrong", kernel.name, name, nbytes, i);
+        }
     }
 }
 
@@ -81,7 +84,7 @@ void check_continued(const Crc32Kernel& kernel) {
 }
 
 // The CRC is that of the copied bytes, even while another thread rewrites the source.
-void check_changing_source(const Crc32Kernel& kernel) {
+void check_changing_source(const Crc32Kernel& kernel, decltype(Crc32Kernel::copy) copy) {
     constexpr size_t NBYTES = 5000;
     std::vector<std::atomic<uint8_t>> source(NBYTES);
     std::atomic<bool> stop{false};
@@ -93,7 +96,7 @@ void check_changing_source(const Crc32Kernel& kernel) {
     Bytes destination(NBYTES);
     for (int round = 0; round < 2000; ++round) {
         const uint8_t* data = reinterpret_cast<const uint8_t*>(source.data());
-        const uint32_t copied = ~kernel.copy(~0u, destination.data(), data, NBYTES);
+        const uint32_t copied = ~copy(~0u, destination.data(), data, NBYTES);
         const uint32_t expected = reference(0, destination.data(), NBYTES);
         if (copied != expected) stop = true;
         CHECK(copied == expected, "%s: the CRC of a changing source equals that of its copy", kernel.name);
@@ -134,9 +137,12 @@ void check_public() {
     CHECK(fastio::crc32(0, nullptr, 0) == 0, "no bytes");
     CHECK(fastio::crc32(0x12345678u, nullptr, 0) == 0x12345678u, "no bytes, continued");
     CHECK(fastio::crc32_copy(7, nullptr, nullptr, 0) == 7, "no bytes, copied");
-    char copy[9];
-    CHECK(fastio::crc32_copy(0, copy, digits, 9) == 0xCBF43926u, "check value, copied");
-    CHECK(std::memcmp(copy, digits, 9) == 0, "copy");
+    CHECK(fastio::crc32_streaming_copy(7, nullptr, nullptr, 0) == 7, "no bytes, copied past the caches");
+    for (auto* copied : {fastio::crc32_copy, fastio::crc32_streaming_copy}) {
+        char copy[9];
+        CHECK(copied(0, copy, digits, 9) == 0xCBF43926u, "check value, copied");
+        CHECK(std::memcmp(copy, digits, 9) == 0, "copy");
+    }
     CHECK(std::strcmp(fastio::crc32_kernel(), fastio::detail::crc32_kernels().front().name) == 0, "kernel name");
 }
 
@@ -147,7 +153,8 @@ int main() {
         std::printf("%s\n", kernel.name);
         check_lengths(kernel);
         check_continued(kernel);
-        check_changing_source(kernel);
+        check_changing_source(kernel, kernel.copy);
+        check_changing_source(kernel, kernel.streaming_copy);
     }
     check_combine();
     check_public();
