@@ -7,7 +7,7 @@ import logging
 import os
 import pickle
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -51,29 +51,44 @@ class Restored(NamedTuple):
         return f"Restored(step={self.step}, state={kind_of(self.state)}, metadata={self.metadata})"
 
 
-_ReadSummary = tuple[str, str, int]
+ReadSummary = tuple[str, str, int]
 """The tool, the route, and the number of bytes that were read."""
 
 
 class RestoreRequest(NamedTuple):
-    """How to read a step; see :meth:`fastio.checkpoint.Checkpointer.restore`."""
+    """How to read a step; see :meth:`fastio.checkpoint.Checkpointer.restore`.
+
+    ``when_checked`` is called when all bytes were compared, before anything but the memory of tensors changes.
+    ``fit`` changes what was saved before it is restored into ``into``: then no live tensor is read into.
+    """
 
     into: Any
     device: torch.device
     weights_only: bool
     policy: Any
     progress: Progress | None
+    when_checked: Callable[[], object]
+    fit: Callable[[Any], Any] | None = None
 
 
 def read_step(folder: str, manifest: Manifest, request: RestoreRequest) -> Restored:
-    """Restore a step.
+    """Restore a step of one process.
 
     CorruptFileError if a byte that matters changed: live tensors may have been overwritten by then, everything else in
     ``into`` is unchanged.
     """
+    return restored_by(_read_by_torch if torch_probe.unsupported_reason() else _read, folder, manifest, request)
+
+
+def restored_by(
+    read: Callable[[str, Manifest, RestoreRequest], tuple[Any, ReadSummary]],
+    folder: str,
+    manifest: Manifest,
+    request: RestoreRequest,
+) -> Restored:
+    """Restore a step by a function that returns its state and how it was read; its errors name the folder."""
     began = time.perf_counter()
     require_memory(request.into)
-    read = _read_by_torch if torch_probe.unsupported_reason() else _read
     try:
         with HandledErrors(CorruptFileError, lambda error: leave_out_verify(error, folder)):
             state, (tool, route, nbytes) = read(folder, manifest, request)
@@ -90,7 +105,7 @@ def read_step(folder: str, manifest: Manifest, request: RestoreRequest) -> Resto
     return Restored(manifest.step, state, manifest.metadata)
 
 
-def _read(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any, _ReadSummary]:
+def _read(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any, ReadSummary]:
     """Read and check a step, unpickle its state, and restore it into ``request.into``, if that is given.
 
     Before the state is unpickled, its storages hold bytes that were read and compared with their CRC-32. Two kinds of
@@ -111,24 +126,28 @@ def _read(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any
             reads.fill(new)
         state = _unpickled(step, memory, request)
         if request.into is None:
+            request.when_checked()
             return Links().relink(state) if MARK.encode() in step.pickle else state, reads.summary
-        apply = bind(request.into, state)
+        apply = bind(request.into, state if request.fit is None else request.fit(state))
         with HandledErrors(CorruptFileError, lambda error: name_tensors_by(error, step.pickle)):
             reads.fill(live)
+        request.when_checked()
         return apply(), reads.summary
 
 
 def _targets(step: StepRecords, request: RestoreRequest) -> Targets | None:
     """Return which records are read, and which fill live tensors; None if all are read into new memory."""
-    if request.into is None or request.device.type != "cpu" or step.has_foreign_byte_order:
+    if request.into is None or request.fit is not None or request.device.type != "cpu" or step.has_foreign_byte_order:
         return None
     found = outline(step.pickle)
     return None if found is None else find_targets(request.into, found, step.sizes)
 
 
-def _read_by_torch(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any, _ReadSummary]:
+def _read_by_torch(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any, ReadSummary]:
     nbytes = check_step(folder, manifest)
     state = torch_fallback.load(folder, manifest, request.device, request.weights_only)
+    request.when_checked()
+    state = state if request.fit is None else request.fit(state)
     state = Links().relink(state) if request.into is None else bind(request.into, state)()
     return state, ("torch", "library", nbytes)
 
@@ -203,7 +222,7 @@ class _Reads:
 
     def __init__(self, request: RestoreRequest, total: int) -> None:
         self._request, self._total, self._done = request, total, 0
-        self.summary: _ReadSummary = ("none", "nothing to read", total)
+        self.summary: ReadSummary = ("none", "nothing to read", total)
 
     def fill(self, requests: Iterable[tuple[Archive, tuple[list[Extent], Span | None]]]) -> None:
         """Fill the memory of extents of open files. CorruptFileError names the record that is damaged."""

@@ -1,0 +1,131 @@
+"""Messages between ranks over connections of their own, apart from those of the training's process groups.
+
+A save in the background and the training may thus communicate at the same time, in any order.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from fastio.errors import CheckpointError, RankLostError, shortened
+
+_HEAD = 8  # bytes of a message's length, before it
+_SHORT = 1024  # bytes that are sent at once, with the length; a longer message is sent in a second turn
+_FIRST_PAUSE, _LONGEST_PAUSE = 20e-6, 0.02  # seconds between two looks at whether others have answered
+
+
+class Gloo:
+    """Connections between all ranks of a group. All ranks must call the same methods in the same order.
+
+    A rank that ends, or does not answer within ``timeout``, makes RankLostError of all calls on all ranks, from then
+    on. So does an interrupt of a call: Ctrl-C ends it at once. One thread at a time may call it.
+    """
+
+    def __init__(self, store: Any, rank: int, world: int, timeout: datetime.timedelta) -> None:
+        self.rank, self.world = rank, world
+        self._timeout = timeout
+        self._lost = ""
+        try:
+            self._group: Any = dist.ProcessGroupGloo(store, rank, world, timeout)
+        except RuntimeError as error:
+            raise RankLostError(f"the ranks cannot be connected: {shortened(error)}") from error
+
+    def exchange(self, message: bytes) -> list[bytes]:
+        """Return the messages of all ranks."""
+        short = self._all_gathered(_packed(message, _SHORT))
+        longest = max(map(_length, short))
+        if longest <= _SHORT - _HEAD:
+            return list(map(_unpacked, short))
+        return list(map(_unpacked, self._all_gathered(_packed(message, longest + _HEAD))))
+
+    def from_first(self, message: bytes) -> bytes:
+        """Return the message of the first rank; that of the others is ignored."""
+        sent = _packed(message, _SHORT)
+        self._wait(lambda: self._group.broadcast([sent]))
+        if _length(sent) > _SHORT - _HEAD:
+            sent = _packed(message, _length(sent) + _HEAD) if self.rank == 0 else _room(_length(sent) + _HEAD)
+            self._wait(lambda: self._group.broadcast([sent]))
+        return _unpacked(sent)
+
+    def gather(self, message: bytes) -> list[bytes]:
+        """Return the messages of all ranks on the first one, and nothing on the others."""
+        nbytes = max(int.from_bytes(one, "little") for one in self.exchange(len(message).to_bytes(_HEAD, "little")))
+        options = dist.GatherOptions()
+        options.rootRank = 0
+        found = [_room(nbytes + _HEAD) for _ in range(self.world)] if self.rank == 0 else []
+        sent = _packed(message, nbytes + _HEAD)
+        self._wait(lambda: self._group.gather([found] if found else [], [sent], options))
+        return list(map(_unpacked, found))
+
+    def scatter(self, messages: Sequence[bytes]) -> bytes:
+        """Return this rank's message of those that the first rank gives; those of others are ignored."""
+        nbytes = int.from_bytes(self.from_first(max(map(len, messages), default=0).to_bytes(_HEAD, "little")), "little")
+        options = dist.ScatterOptions()
+        options.rootRank = 0
+        sent = [_packed(message, nbytes + _HEAD) for message in messages] if self.rank == 0 else []
+        found = _room(nbytes + _HEAD)
+        self._wait(lambda: self._group.scatter([found], [sent] if sent else [], options))
+        return _unpacked(found)
+
+    def close(self, why: str = "this Checkpointer is closed") -> None:
+        """End the connections: calls of other ranks, and of other threads, fail from now on."""
+        self._lost = self._lost or why
+        self._group = None
+
+    def _all_gathered(self, sent: torch.Tensor) -> list[torch.Tensor]:
+        found = [torch.empty_like(sent) for _ in range(self.world)]
+        self._wait(lambda: self._group.allgather([found], [sent]))
+        return found
+
+    def _wait(self, begin: Any) -> None:
+        """Begin a collective call, and look again and again whether it is done: so signals are handled meanwhile."""
+        if self._lost:
+            self._raise()
+        end, pause = time.monotonic() + self._timeout.total_seconds(), _FIRST_PAUSE
+        try:
+            work = begin()
+            while not work.is_completed():
+                if self._lost:
+                    self._raise()
+                if time.monotonic() > end:
+                    raise RuntimeError(f"no answer in {self._timeout.total_seconds():g} s")
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            work.wait()
+        except CheckpointError:
+            raise
+        except RuntimeError as error:
+            self.close(f"a rank ended, or lost its connection ({shortened(error)})")
+            self._raise()
+        except BaseException:
+            self.close("a call was interrupted")
+            raise
+
+    def _raise(self) -> NoReturn:
+        raise RankLostError(f"{self._lost}: nothing is saved or restored together any more; start the training again")
+
+
+def _room(nbytes: int) -> torch.Tensor:
+    return torch.zeros(nbytes, dtype=torch.uint8)
+
+
+def _packed(message: bytes, room: int) -> torch.Tensor:
+    """A message of ``room`` bytes with its length in front; only that if it is longer."""
+    sent = _room(room)
+    data = len(message).to_bytes(_HEAD, "little") + (message if len(message) + _HEAD <= room else b"")
+    sent[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return sent
+
+
+def _length(found: torch.Tensor) -> int:
+    return int.from_bytes(found[:_HEAD].numpy().tobytes(), "little")
+
+
+def _unpacked(found: torch.Tensor) -> bytes:
+    return found[_HEAD : _HEAD + _length(found)].numpy().tobytes()

@@ -1,0 +1,70 @@
+"""A Checkpointer of several ranks: all of each rank's state comes back, to any number of ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import fastio
+import step_tasks
+from ranks import Ranks
+
+
+@pytest.mark.parametrize(("kind", "count"), [("fsdp", 2), ("ddp", 2), ("tp", 2), ("hsdp", 4)])
+def test_each_rank_gets_its_own_state_back(ranks: Ranks, tmp_path: Path, kind: str, count: int) -> None:
+    saved = ranks.run(step_tasks.save, str(tmp_path / "run"), kind, count, 7)
+    restored = ranks.run(step_tasks.restore, str(tmp_path / "run"), kind, count, 7)
+    assert restored[:count] == saved[:count]
+    assert saved[0] != saved[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "other", "later"),
+    [
+        ("fsdp", 2, "fsdp", 4),
+        ("fsdp", 4, "fsdp", 2),
+        ("fsdp", 2, "fsdp", 1),
+        ("hsdp", 4, "fsdp", 2),
+        ("fsdp", 2, "one", 1),
+    ],
+)
+def test_another_number_of_ranks_restores(
+    ranks: Ranks, tmp_path: Path, kind: str, count: int, other: str, later: int
+) -> None:
+    saved = ranks.run(step_tasks.save, str(tmp_path / "run"), kind, count, 3)[0]
+    expected = {name: value for name, value in saved.items() if name.split(".")[1] in step_tasks.SHARED}
+    for steps in (0, 1):  # with and without a state of the optimizer
+        restored = ranks.run(step_tasks.reshard, str(tmp_path / "run"), other, later, 3, steps)
+        assert restored[:later] == [expected] * later
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "tp"])
+def test_ranks_restore_a_step_of_one_process(ranks: Ranks, tmp_path: Path, kind: str) -> None:
+    saved = ranks.run(step_tasks.save_one, str(tmp_path / "run"), 3)[0]
+    restored = ranks.run(step_tasks.reshard, str(tmp_path / "run"), kind, 2, 3)
+    assert restored[:2] == [saved] * 2
+
+
+def test_one_process_restores_whole_tensors_without_torch_distributed(ranks: Ranks, tmp_path: Path) -> None:
+    saved = ranks.run(step_tasks.save, str(tmp_path / "run"), "fsdp", 2, 3)[0]
+    with fastio.Checkpointer(tmp_path / "run") as checkpointer:
+        restored = checkpointer.restore()
+        assert restored is not None
+        found = step_tasks.whole({name: restored.state[name] for name in step_tasks.SHARED})
+        assert found == {name: value for name, value in saved.items() if name.split(".")[1] in step_tasks.SHARED}
+        assert type(restored.state["generator"]) is torch.Generator
+        model = step_tasks.network(5)
+        assert checkpointer.restore(into={"model": model}) is not None
+        for name, tensor in model.state_dict().items():
+            assert tensor.tolist() == saved[f".model.{name}"]
+
+
+def test_torch_loads_a_step(ranks: Ranks, tmp_path: Path) -> None:
+    saved = ranks.run(step_tasks.save, str(tmp_path / "run"), "fsdp", 2, 3)[0]
+    step = str(tmp_path / "run" / "step-0000000003")
+    for count in (2, 4):
+        for loaded in ranks.run(step_tasks.torch_load, step, "fsdp", count, 3)[:count]:
+            assert loaded == {name: saved[name] for name in loaded}
+            assert len(loaded) > 20
