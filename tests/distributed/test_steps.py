@@ -9,6 +9,7 @@ import torch
 
 import fastio
 import step_tasks
+from commands import run
 from ranks import Ranks
 
 
@@ -26,6 +27,7 @@ def test_each_rank_gets_its_own_state_back(ranks: Ranks, tmp_path: Path, kind: s
         ("fsdp", 2, "fsdp", 4),
         ("fsdp", 4, "fsdp", 2),
         ("fsdp", 2, "fsdp", 1),
+        ("fsdp", 2, "tp", 2),
         ("hsdp", 4, "fsdp", 2),
         ("fsdp", 2, "one", 1),
     ],
@@ -33,11 +35,11 @@ def test_each_rank_gets_its_own_state_back(ranks: Ranks, tmp_path: Path, kind: s
 def test_another_number_of_ranks_restores(
     ranks: Ranks, tmp_path: Path, kind: str, count: int, other: str, later: int
 ) -> None:
-    saved = ranks.run(step_tasks.save, str(tmp_path / "run"), kind, count, 3)[0]
-    expected = {name: value for name, value in saved.items() if name.split(".")[1] in step_tasks.SHARED}
+    saved = ranks.run(step_tasks.save, str(tmp_path / "run"), kind, count, 3)
+    expected = [{n: value for n, value in one.items() if n.split(".")[1] in step_tasks.SHARED} for one in saved]
     for steps in (0, 1):  # with and without a state of the optimizer
         restored = ranks.run(step_tasks.reshard, str(tmp_path / "run"), other, later, 3, steps)
-        assert restored[:later] == [expected] * later
+        assert restored[:later] == (expected[:count] if count == later else [expected[0]] * later)
 
 
 @pytest.mark.parametrize("kind", ["fsdp", "tp"])
@@ -68,3 +70,22 @@ def test_torch_loads_a_step(ranks: Ranks, tmp_path: Path) -> None:
         for loaded in ranks.run(step_tasks.torch_load, step, "fsdp", count, 3)[:count]:
             assert loaded == {name: saved[name] for name in loaded}
             assert len(loaded) > 20
+
+
+def test_command_knows_steps_of_ranks(ranks: Ranks, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    saved = ranks.run(step_tasks.save, str(folder), "fsdp", 2, 3)[0]
+    step = folder / "step-0000000003"
+    for path in (folder, step):
+        run("verify", path)
+    assert "fastio inspect" in run("inspect", folder).output
+    assert "model.0.weight" in run("inspect", step).output
+    run("convert", step, tmp_path / "model.safetensors", "--key", "model")
+    for name, tensor in fastio.load_file(tmp_path / "model.safetensors").items():
+        assert tensor.tolist() == saved[f".model.{name}"]
+    assert "it is a step of several ranks" in run("diff", folder, folder, status=2).output
+    (data,) = step.glob("__1_*")
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    run("verify", folder, status=1)

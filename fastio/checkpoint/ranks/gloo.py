@@ -5,6 +5,8 @@ A save in the background and the training may thus communicate at the same time,
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import datetime
 import time
 from collections.abc import Sequence
@@ -17,6 +19,8 @@ from fastio.errors import CheckpointError, RankLostError, shortened
 
 _HEAD = 8  # bytes of a message's length, before it
 _SHORT = 1024  # bytes that are sent at once, with the length; a longer message is sent in a second turn
+_LEFT = "left"  # the key of the store under which a rank tells the others that it does not go on
+_LOOK_SECONDS = 0.25
 _FIRST_PAUSE, _LONGEST_PAUSE = 20e-6, 0.02  # seconds between two looks at whether others have answered
 
 
@@ -29,8 +33,9 @@ class Gloo:
 
     def __init__(self, store: Any, rank: int, world: int, timeout: datetime.timedelta) -> None:
         self.rank, self.world = rank, world
-        self._timeout = timeout
+        self._store, self._timeout = store, timeout
         self._lost = ""
+        self._pending: Any = None  # a call that has not ended
         try:
             self._group: Any = dist.ProcessGroupGloo(store, rank, world, timeout)
         except RuntimeError as error:
@@ -73,9 +78,17 @@ class Gloo:
         self._wait(lambda: self._group.scatter([found], [sent] if sent else [], options))
         return _unpacked(found)
 
-    def close(self, why: str = "this Checkpointer is closed") -> None:
-        """End the connections: calls of other ranks, and of other threads, fail from now on."""
-        self._lost = self._lost or why
+    def close(self, why: str = "") -> None:
+        """End the connections: calls of other threads fail from now on; those of other ranks, because of ``why``."""
+        if self._group is None:
+            return
+        self._lost = why or "this Checkpointer is closed"
+        if why:
+            with contextlib.suppress(RuntimeError):  # the store has ended with a rank: then all find that out
+                self._store.set(_LEFT, why)
+        if self._pending is not None:  # its memory and its threads are in use for ever: gloo cannot end a call
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pending))
         self._group = None
 
     def _all_gathered(self, sent: torch.Tensor) -> list[torch.Tensor]:
@@ -87,24 +100,31 @@ class Gloo:
         """Begin a collective call, and look again and again whether it is done: so signals are handled meanwhile."""
         if self._lost:
             self._raise()
-        end, pause = time.monotonic() + self._timeout.total_seconds(), _FIRST_PAUSE
+        now = time.monotonic()
+        end, looked, pause = now + self._timeout.total_seconds(), now, _FIRST_PAUSE
         try:
-            work = begin()
+            work = self._pending = begin()
             while not work.is_completed():
+                now = time.monotonic()
                 if self._lost:
                     self._raise()
-                if time.monotonic() > end:
+                if now > looked + _LOOK_SECONDS:
+                    looked = now
+                    if self._store.check([_LEFT]):
+                        raise RuntimeError(self._store.get(_LEFT).decode())
+                if now > end:
                     raise RuntimeError(f"no answer in {self._timeout.total_seconds():g} s")
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
+            self._pending = None
             work.wait()
         except CheckpointError:
             raise
         except RuntimeError as error:
             self.close(f"a rank ended, or lost its connection ({shortened(error)})")
             self._raise()
-        except BaseException:
-            self.close("a call was interrupted")
+        except BaseException as error:
+            self.close(f"a call of rank {self.rank} was interrupted ({type(error).__name__})")
             raise
 
     def _raise(self) -> NoReturn:

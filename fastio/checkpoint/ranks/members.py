@@ -97,7 +97,8 @@ class Ranks(Alone):
         self.writes.close(why)
 
     def close(self) -> None:
-        self.leave("this Checkpointer is closed")
+        self.calls.close()
+        self.writes.close()
 
 
 class Agreement:

@@ -26,7 +26,7 @@ from fastio.checkpoint.restoring.step_memory import StepMemory, StepRecords
 from fastio.engine.background_job import Progress
 from fastio.engine.extent_reads import read_extents
 from fastio.engine.record_checksums import checksum, verify_records
-from fastio.errors import CorruptFileError, FormatError, TransferError, kind_of, put_before
+from fastio.errors import CorruptFileError, FormatError, RankError, RankLostError, TransferError, kind_of, put_before
 from fastio.formats.pt import torch_probe
 from fastio.formats.pt.reader import Archive, NeedsTorchError, Reader, crc_mismatch, open_archive, unpickle
 from fastio.formats.pt.tensor_names import name_tensors_by
@@ -92,7 +92,7 @@ def restored_by(
     try:
         with HandledErrors(CorruptFileError, lambda error: leave_out_verify(error, folder)):
             state, (tool, route, nbytes) = read(folder, manifest, request)
-    except (CorruptFileError, TransferError):
+    except (CorruptFileError, TransferError, RankError, RankLostError):
         raise  # names the file
     except Exception as error:
         put_before(error, f"{folder}: ")

@@ -56,7 +56,7 @@ class Saver:
         self._steps = steps
         self._settings = settings
         self._queue = self._writes.queue
-        self._is_closing = False
+        self._is_closing = self._all_stop = False
         self._last: SaveHandle | None = None  # the save after a signal
         self._has_told_full = False
 
@@ -68,10 +68,15 @@ class Saver:
     @property
     def should_stop(self) -> bool:
         """Whether a signal came that asks the program to end: to any rank, if all listen."""
-        if self.stop.is_listening and self.stop.received is None:
-            for signal_of in self._members.exchange(self.stop.received):
-                self.stop.adopt(signal_of)
-        return self.stop.received is not None
+        if self.stop.is_listening and not self._all_stop:
+            self._agree_to_stop(self._members.exchange(self.stop.received))
+        return self._all_stop
+
+    def _agree_to_stop(self, signals: Sequence[signal.Signals | None]) -> None:
+        """Note the signals that all ranks know of now; one that comes to a rank later is for the next time."""
+        for received in signals:
+            self.stop.adopt(received)
+        self._all_stop = self._all_stop or any(received is not None for received in signals)
 
     @property
     def is_busy(self) -> bool:
@@ -118,7 +123,7 @@ class Saver:
             self.stop.require_time(step)
             handle = self._save(step, state, metadata, agreement)
         handle.staged.set_result(None)
-        if self.stop.received is not None:
+        if self._all_stop:
             self._last = handle
         return handle
 
@@ -126,9 +131,8 @@ class Saver:
         """Why the next step is not saved: of the first rank, so that all do the same."""
         stop, last = self.stop, self._last
         now = self._members.exchange(_Situation(stop.received, self.is_busy, last is None or last.written.is_failed))
-        for other in now:
-            stop.adopt(other.signal)
-        if stop.received is not None:
+        self._agree_to_stop([other.signal for other in now])
+        if self._all_stop and stop.received is not None:
             if last is None or now[0].has_failed:
                 return ""
             return f"step {last.step} is the last one, it was saved after {stop.received.name}"
