@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +14,21 @@ from commands import run
 from ranks import Ranks
 
 
-@pytest.mark.parametrize(("kind", "count"), [("fsdp", 2), ("ddp", 2), ("tp", 2), ("hsdp", 4)])
-def test_each_rank_gets_its_own_state_back(ranks: Ranks, tmp_path: Path, kind: str, count: int) -> None:
-    saved = ranks.run(step_tasks.save, str(tmp_path / "run"), kind, count, 7)
+@pytest.mark.parametrize(
+    ("kind", "count", "options"),
+    [
+        ("fsdp", 2, {}),
+        ("fsdp", 2, {"memory_budget": 1}),
+        ("fsdp", 2, {"asynchronous": False, "read_back": True}),
+        ("ddp", 2, {}),
+        ("tp", 2, {}),
+        ("hsdp", 4, {}),
+    ],
+)
+def test_each_rank_gets_its_own_state_back(
+    ranks: Ranks, tmp_path: Path, kind: str, count: int, options: dict[str, Any]
+) -> None:
+    saved = ranks.run(step_tasks.save, str(tmp_path / "run"), kind, count, 7, options)
     restored = ranks.run(step_tasks.restore, str(tmp_path / "run"), kind, count, 7)
     assert restored[:count] == saved[:count]
     assert saved[0] != saved[1]
@@ -89,3 +102,19 @@ def test_command_knows_steps_of_ranks(ranks: Ranks, tmp_path: Path) -> None:
     content[len(content) // 2] ^= 1
     data.write_bytes(content)
     run("verify", folder, status=1)
+
+
+def test_one_process_replaces_a_step_of_ranks(ranks: Ranks, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    ranks.run(step_tasks.save, str(folder), "fsdp", 2, 3)
+    with fastio.Checkpointer(folder) as checkpointer:
+        checkpointer.save(3, {"weight": torch.ones(5)})
+        checkpointer.wait()
+        assert {path.name for path in (folder / "step-0000000003").iterdir()} == {"manifest.json", "state.pt"}
+        restored = checkpointer.restore()
+        assert restored is not None
+        assert restored.state["weight"].tolist() == [1] * 5
+    ranks.run(step_tasks.save, str(folder), "fsdp", 2, 3)
+    names = sorted(path.name.split("_")[2] or path.name for path in (folder / "step-0000000003").glob("__*"))
+    assert names == ["0", "1"]
+    assert not (folder / "step-0000000003" / "state.pt").exists()

@@ -205,12 +205,18 @@ def is_marked(names: Iterable[str]) -> bool:
 
 def leftovers(path: str, named: Collection[str]) -> set[str]:
     """Return the files of a step's folder that Checkpointers wrote and that are not in ``named``."""
-    return {name for name in _names(path) if name not in named and _OWN.fullmatch(name)}
+    own = {name for name in _names(path) if name not in named and _OWN.fullmatch(name)}
+    if DCP_METADATA not in named and any(map(_DATA.fullmatch, own)):  # else another program put a checkpoint there
+        own |= {DCP_METADATA} & set(_names(path))
+    return own
 
 
 def remove_all(path: str, names: Iterable[str]) -> None:
-    """Remove files of a folder, but no links, folders or pipes; the files that mark it as a step's go last."""
-    for name in sorted(names, key=lambda name: _MARK.fullmatch(name) is not None):
+    """Remove files of a folder, but no links, folders or pipes; the files that mark it as a step's go last.
+
+    DCP's metadata go before the files that tell them from another program's.
+    """
+    for name in sorted(names, key=lambda name: (_MARK.fullmatch(name) is not None, name != DCP_METADATA)):
         target = os.path.join(path, name)
         if has_kind(target, stat.S_ISREG):
             os.unlink(target)
@@ -222,8 +228,6 @@ def remove_own(path: str) -> None:
     The folder is renamed before its mark is removed, so that a later writer recognizes it wherever this is interrupted.
     """
     own = leftovers(path, ())
-    if any(map(_DATA.fullmatch, own)):  # else it may be a checkpoint that another program put there
-        remove_all(path, {DCP_METADATA} & set(_names(path)))
     marks = {name for name in own if _MARK.fullmatch(name)}
     remove_all(path, own - marks)
     if set(_names(path)) <= marks and _STEP.fullmatch(os.path.basename(path)):

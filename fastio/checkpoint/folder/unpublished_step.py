@@ -21,7 +21,6 @@ from fastio.checkpoint.folder.step_folders import (
 )
 from fastio.errors import TransferError
 from fastio.files.atomic_file import sync_folder
-from fastio.files.checkpoint_folders import DCP_METADATA
 
 _AT_FDCWD, _EXCHANGE = -100, 2
 _NOT_SUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
@@ -75,7 +74,7 @@ class UnpublishedStep:
             os.rename(self.path, self._target)
 
     def _move_foreign(self) -> None:
-        own = leftovers(self.path, ()) | {manifest.NAME, DCP_METADATA}
+        own = leftovers(self.path, ()) | {manifest.NAME}
         for name in set(os.listdir(self.path)) - own:
             if not os.path.lexists(os.path.join(self._target, name)):
                 os.rename(os.path.join(self.path, name), os.path.join(self._target, name))

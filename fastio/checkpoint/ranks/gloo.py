@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import datetime
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -17,8 +18,12 @@ import torch.distributed as dist
 
 from fastio.errors import CheckpointError, RankLostError, shortened
 
+_log = logging.getLogger("fastio.checkpoint")
 _HEAD = 8  # bytes of a message's length, before it
 _SHORT = 1024  # bytes that are sent at once, with the length; a longer message is sent in a second turn
+_HERE = "here"  # the key of the store that counts the ranks that want to connect
+_TELL_SECONDS = 10.0
+_ALONE = "all ranks must make it, unless process_group=None says that it is of one process alone"
 _LEFT = "left"  # the key of the store under which a rank tells the others that it does not go on
 _LOOK_SECONDS = 0.25
 _FIRST_PAUSE, _LONGEST_PAUSE = 20e-6, 0.02  # seconds between two looks at whether others have answered
@@ -37,9 +42,25 @@ class Gloo:
         self._lost = ""
         self._pending: Any = None  # a call that has not ended
         try:
+            self._meet()
             self._group: Any = dist.ProcessGroupGloo(store, rank, world, timeout)
         except RuntimeError as error:
             raise RankLostError(f"the ranks cannot be connected: {shortened(error)}") from error
+
+    def _meet(self) -> None:
+        """Return when all ranks have come here: connecting to one that has not cannot be interrupted."""
+        began, told, pause = time.monotonic(), False, _FIRST_PAUSE
+        here = self._store.add(_HERE, 1)
+        while here < self.world:
+            waited = time.monotonic() - began
+            if waited > self._timeout.total_seconds():
+                raise RuntimeError(f"{here} of {self.world} ranks made a Checkpointer in {waited:.0f} s; {_ALONE}")
+            if waited > _TELL_SECONDS and not told:
+                told = True
+                _log.warning("%d of %d ranks have made their Checkpointer; waiting; %s", here, self.world, _ALONE)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            here = self._store.add(_HERE, 0)
 
     def exchange(self, message: bytes) -> list[bytes]:
         """Return the messages of all ranks."""

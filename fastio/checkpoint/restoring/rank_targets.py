@@ -91,6 +91,8 @@ class WholeTensors:
 
     def replaced(self, saved: torch.Tensor, place: Place) -> Any:
         """Return what takes its place."""
+        if isinstance(saved, DTensor):  # of one process of several, which pickled its part
+            return saved
         target = _as_live(place, saved.shape, saved.dtype)
         if not isinstance(target, DTensor):
             return saved

@@ -59,7 +59,7 @@ class RestoreRequest(NamedTuple):
     """How to read a step; see :meth:`fastio.checkpoint.Checkpointer.restore`.
 
     ``when_checked`` is called when all bytes were compared, before anything but the memory of tensors changes.
-    ``fit`` changes what was saved before it is restored into ``into``: then no live tensor is read into.
+    ``fit`` changes what was saved, but no plain tensor in the place of a plain one.
     """
 
     into: Any
@@ -137,7 +137,7 @@ def _read(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any
 
 def _targets(step: StepRecords, request: RestoreRequest) -> Targets | None:
     """Return which records are read, and which fill live tensors; None if all are read into new memory."""
-    if request.into is None or request.fit is not None or request.device.type != "cpu" or step.has_foreign_byte_order:
+    if request.into is None or request.device.type != "cpu" or step.has_foreign_byte_order:
         return None
     found = outline(step.pickle)
     return None if found is None else find_targets(request.into, found, step.sizes)

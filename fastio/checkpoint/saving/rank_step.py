@@ -162,6 +162,8 @@ class _RankStep:
         )
         written = File(file.name, image.layout.size, of_file(image.layout, values))
         _check(file.path, written, task.read_back)
+        if task.chunk_memory is not None:  # what was written is the live state
+            task.chunk_memory.pause.require()
         results = []
         for item in image.items:
             info = filesystem._StorageInfo(file.name, item.offset, item.nbytes)
