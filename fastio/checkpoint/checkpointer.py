@@ -157,6 +157,9 @@ class Checkpointer:
             settings.insert(0, "read-only")
         else:
             settings = [*self._saver.described(), *settings]
+        members = self._members
+        if members.world > 1:
+            settings.append(f"rank {members.rank} of {members.world}")
         busy = self._saver is not None and self._saver.is_busy
         state = "closed" if not self._is_open else "writing a step" if busy else "open"
         return f"<fastio Checkpointer in {self._steps.path}: {', '.join(settings)}, {state}>"

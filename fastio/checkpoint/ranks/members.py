@@ -153,7 +153,9 @@ def members_of(process_group: ProcessGroup) -> Alone:
 
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     if rank < 0:
-        raise ValueError("process_group: this process is none of its ranks; make the Checkpointer on its ranks only")
+        raise ValueError(
+            f"process_group: rank {dist.get_rank()} is none of its ranks; make the Checkpointer on those only"
+        )
     return Alone() if world == 1 else _connected(group, rank, world)
 
 
