@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import datetime
 import logging
+import re
 import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -142,7 +143,7 @@ class Gloo:
         except CheckpointError:
             raise
         except RuntimeError as error:
-            self.close(f"a rank ended, or lost its connection ({shortened(error)})")
+            self.close(f"a rank ended, or lost its connection ({_words_of(error)})")
             self._raise()
         except BaseException as error:
             self.close(f"a call of rank {self.rank} was interrupted ({type(error).__name__})")
@@ -150,6 +151,11 @@ class Gloo:
 
     def _raise(self) -> NoReturn:
         raise RankLostError(f"{self._lost}: nothing is saved or restored together any more; start the training again")
+
+
+def _words_of(error: RuntimeError) -> str:
+    """What gloo says, without the place in its source and its general advice."""
+    return shortened(re.sub(r"^\[.*?\] |\. This is typically.*", "", str(error), flags=re.DOTALL))
 
 
 def _room(nbytes: int) -> torch.Tensor:
