@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 _LONGEST = 200  # characters
 _RESTORE = "; restore the file from a copy"  # the cure of damage, where no other is named
@@ -307,6 +307,29 @@ class FolderInUseError(CheckpointError):
 
     def __reduce__(self) -> tuple[type[FolderInUseError], tuple[str, str, bool]]:
         return type(self), (self.folder, self.holder, self._is_own)
+
+
+class RankError(CheckpointError):
+    """Some ranks failed to save or restore a step, so no rank did it. Raised on all ranks alike.
+
+    ``errors`` maps the number of each rank that failed to its error.
+    """
+
+    def __init__(self, errors: Mapping[int, Exception]) -> None:
+        self.errors = dict(errors)
+        told = [f"rank {rank} failed: {type(error).__name__}: {error}" for rank, error in sorted(self.errors.items())]
+        more = f"; and {len(told) - 3} more ranks" if len(told) > 3 else ""
+        super().__init__("; ".join(told[:3]) + more)
+
+    def __reduce__(self) -> tuple[type[RankError], tuple[dict[int, Exception]]]:
+        return type(self), (self.errors,)
+
+
+class RankLostError(CheckpointError):
+    """Another rank ended, or does not answer, so nothing can be saved or restored together any more.
+
+    Steps that were saved before stay. A step that was being saved is there complete, or not at all.
+    """
 
 
 class DeviceInUseError(FastIOError, RuntimeError):

@@ -13,14 +13,17 @@ from fastio.errors import CheckpointError
 from fastio.results import SaveResult
 from fastio.runtime.interrupt_safe_thread import POLL_SECONDS, WorkThread
 
+FREED_SECONDS = 0.01
+"""How often it is looked whether a write freed its memory before its end."""
+
 
 class BackgroundWrite:
     """Runs ``work`` on a thread, then, if that succeeded, ``cleanup``, for which :meth:`wait` does not wait.
 
     ``written`` gets the result of ``work``, or its error; nothing if that is None. ``on_end`` is called last in any
-    case. ``nbytes`` of memory are read by ``work``. The interpreter waits for all of it before it exits. Creation and
-    start are two steps, so that a caller that is interrupted during the start has the object: ``has_begun`` says
-    whether it runs.
+    case. ``nbytes`` of memory are read by ``work``, until it ends or calls :meth:`free`. The interpreter waits for
+    all of it before it exits. Creation and start are two steps, so that a caller that is interrupted during the
+    start has the object: ``has_begun`` says whether it runs.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class BackgroundWrite:
         self._written = written
         self.nbytes = nbytes
         self._is_done = Latch()
+        self._is_freed = False
         written.add_done_callback(lambda _: self._is_done.open())  # before those of the user, which may take long
         self._error: BaseException | None = None
         self._thread_id: int | None = None  # while it runs
@@ -55,6 +59,15 @@ class BackgroundWrite:
         return self._thread.is_running and not self._is_done.is_open
 
     @property
+    def reads_memory(self) -> bool:
+        """Whether ``work`` may still read the memory that it was given."""
+        return self.is_working and not self._is_freed
+
+    def free(self) -> None:
+        """Note that ``work`` reads the memory no more, although it is not done."""
+        self._is_freed = True
+
+    @property
     def is_running(self) -> bool:
         """Whether the thread is still running."""
         return self._thread.is_running
@@ -67,6 +80,11 @@ class BackgroundWrite:
     def wait(self) -> None:
         """Return when ``work`` has ended, or was never started."""
         while self._thread.is_running and not self._is_done.wait(POLL_SECONDS):
+            pass
+
+    def wait_freed(self) -> None:
+        """Return when ``work`` reads the memory no more."""
+        while self.reads_memory and not self._is_done.wait(FREED_SECONDS):
             pass
 
     def join(self, seconds: float = inf) -> bool:

@@ -10,7 +10,9 @@ from typing import Any
 from fastio.arguments import Device, Path, Policy, Progress, Size
 from fastio.checkpoint import at_exit
 from fastio.checkpoint.folder.manifest import checked_metadata
-from fastio.checkpoint.folder.step_folders import steps_in
+from fastio.checkpoint.folder.step_folders import StepFolder, steps_in
+from fastio.checkpoint.ranks.members import ProcessGroup, members_of
+from fastio.checkpoint.ranks.shared_folder import opened_by_all
 from fastio.checkpoint.restoring.reading import Restored
 from fastio.checkpoint.restoring.step_reader import StepReader, Wanted
 from fastio.checkpoint.save_handle import SaveHandle
@@ -70,6 +72,18 @@ class Checkpointer:
         policy: chooses the tool, as for :func:`fastio.save`.
         progress: True for a bar, or a function of (bytes done, bytes in all); it starts after one second.
         read_only: only look and restore; other processes may write meanwhile. ValueError beside an option of saves.
+        process_group: the ranks that save and restore together. ``"auto"``: all ranks of torch.distributed, if it is
+            initialized with more than one; else, or with None, this process alone. Or a ProcessGroup. See below.
+
+    With several ranks (FSDP2, HSDP, DTensor, tensor parallel, DDP) every rank makes the Checkpointer and makes the
+    same calls, in the same order, and gives its own state: its parts of DTensors, and plain tensors, which are
+    taken to be the same on all ranks and are stored once. A step is then a checkpoint of
+    torch.distributed.checkpoint, with one file of each rank and a manifest; any number of ranks, and one process,
+    restore it, and so does torch's own load. It is visible when the files of all ranks are durable. With the same
+    number of ranks each gets its own other values back; with another number, those of the first rank, and its own
+    :class:`RandomState`, if the rank was there. All ranks must see one folder. An error of a rank is
+    :class:`fastio.RankError` on all; one that ended, RankLostError. ValueError beside ``incremental`` and
+    ``writer="process"``.
 
     >>> with fastio.Checkpointer("run1", keep=2) as checkpointer:
     ...     state = {"model": model, "optimizer": optimizer, "random": RandomState(), "losses": losses}
@@ -94,6 +108,7 @@ class Checkpointer:
         policy: Policy = "auto",
         progress: Progress = None,
         read_only: bool = False,
+        process_group: ProcessGroup = "auto",
     ) -> None:
         check_count("keep", keep, "1 or more, or None for all")
         check_count("keep_every", keep_every, "1 or more, or None")
@@ -110,15 +125,31 @@ class Checkpointer:
             )  # fmt: skip
         for op in (LOAD,) if read_only else (SAVE, LOAD):
             check(policy, op)
-        self._steps = steps_in(outside_volumes("folder", folder), make=not read_only)
         self._policy = policy
-        self._reader = StepReader(self._steps, policy, progress)
         self._process = os.getpid()
+        self._members = members_of(process_group)
         self._saver: Saver | None = None
-        if not read_only:
-            self._saver = Saver(self._steps, settings)
-            at_exit.close_at_exit(self)
+        try:
+            self._steps = self._open(outside_volumes("folder", folder), make=not read_only)
+            self._reader = StepReader(self._steps, policy, progress, self._members)
+            if not read_only:
+                self._saver = Saver(self._steps, settings, self._members)
+                at_exit.close_at_exit(self)
+        except BaseException:
+            self._members.close()
+            raise
         self._is_open = True
+
+    def _open(self, folder: str, make: bool) -> StepFolder:
+        """Return the folder of the steps; the first rank makes it if it is missing."""
+        members = self._members
+        with members.agreement("Checkpointer"):
+            if members.rank == 0:
+                steps = steps_in(folder, make)
+        with members.agreement("Checkpointer"):
+            if members.rank > 0:
+                steps = steps_in(folder, make=False)
+        return opened_by_all(steps, members, make)
 
     def __repr__(self) -> str:
         settings = [f"policy {self._policy!r}"]
@@ -126,6 +157,9 @@ class Checkpointer:
             settings.insert(0, "read-only")
         else:
             settings = [*self._saver.described(), *settings]
+        members = self._members
+        if members.world > 1:
+            settings.append(f"rank {members.rank} of {members.world}")
         busy = self._saver is not None and self._saver.is_busy
         state = "closed" if not self._is_open else "writing a step" if busy else "open"
         return f"<fastio Checkpointer in {self._steps.path}: {', '.join(settings)}, {state}>"
@@ -197,7 +231,7 @@ class Checkpointer:
     @property
     def should_stop(self) -> bool:
         """Whether a signal of :meth:`on_signal` came: save once more, and leave the training loop."""
-        return self._saver is not None and self._saver.stop.received is not None
+        return self._saver is not None and self._saver.should_stop
 
     def steps(self) -> list[int]:
         """Return the numbers of the steps whose manifests are intact, in ascending order."""
@@ -289,6 +323,8 @@ class Checkpointer:
         self._is_open = False
         if self._saver is not None:
             self._saver.close()
+        else:
+            self._members.close()
 
     def _require(self) -> None:
         """Raise CheckpointError in a forked process, or if this is closed."""

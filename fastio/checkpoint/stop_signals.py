@@ -28,7 +28,7 @@ class StopSignals:
         self.received: signal.Signals | None = None
         self._within: dict[int, float] = {}
         self._handlers: dict[int, tuple[Any, Any]] = {}  # by signal: our own, and the one before
-        self._deadline = math.inf
+        self._deadline, self._seconds = math.inf, math.inf
         _all.add(self)
 
     def listen(self, number: int, within: float) -> None:
@@ -56,15 +56,28 @@ class StopSignals:
         """Note a signal; returns whether it is the first. False if nobody listens any more."""
         if self.received is not None or number not in self._handlers:
             return False
-        self._deadline = time.monotonic() + self._within[number]
-        self.received = signal.Signals(number)
+        self._begin(signal.Signals(number), self._within[number])
         return True
+
+    def adopt(self, received: signal.Signals | None) -> None:
+        """Note a signal that another rank got, as if it came here now."""
+        if received is not None and self.received is None:
+            self._begin(received, self._within.get(received, max(self._within.values(), default=math.inf)))
+
+    def _begin(self, received: signal.Signals, seconds: float) -> None:
+        self._deadline, self._seconds = time.monotonic() + seconds, seconds
+        self.received = received
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether :meth:`listen` was called."""
+        return bool(self._within)
 
     def require_time(self, step: int) -> None:
         """Raise CheckpointError if the time for saving has ended."""
         if self.received is not None and time.monotonic() > self._deadline:
             raise CheckpointError(
-                f"step {step} was not written within {self._within[self.received]:g} s of {self.received.name}: "
+                f"step {step} was not written within {self._seconds:g} s of {self.received.name}: "
                 "nothing of it is left, earlier steps are intact; allow more time, or save more often"
             )
 

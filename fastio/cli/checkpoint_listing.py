@@ -9,7 +9,7 @@ import click
 
 from fastio.cli.messages import echo_json, visible
 from fastio.cli.tables import show_table
-from fastio.files.checkpoint_folders import DCP, kind_of_folder
+from fastio.files.checkpoint_folders import DCP, DCP_METADATA, kind_of_folder
 from fastio.inspect.checkpoints import DistributedContents, Step, distributed, steps
 from fastio.sizes import count_of, exact_size, format_size
 
@@ -45,7 +45,9 @@ def _show_steps(path: str, kind: str, found: tuple[Step, ...], as_json: bool) ->
     ]
     show_table(("step", "saved (UTC)", "tensors", "metadata", "files, or what is wrong"), rows, ("step", "tensors"))
     if found and not found[-1].problem:
-        click.echo(f"its tensors: fastio inspect {visible(found[-1].path)}/{found[-1].files[0]}")
+        newest = found[-1]
+        of_ranks = newest.files[0] == DCP_METADATA
+        click.echo(f"its tensors: fastio inspect {visible(newest.path)}{'' if of_ranks else f'/{newest.files[0]}'}")
 
 
 def _show_distributed(found: DistributedContents, as_json: bool) -> None:

@@ -56,8 +56,15 @@ def _steps(path: str) -> dict[int, tuple[str, Any]]:
 
 
 def _file_of(folder: str, manifest: Any) -> str:
+    from fastio.checkpoint.folder.manifest import DCP
+
     if isinstance(manifest, FastIOError):
         raise manifest
+    if manifest.kind == DCP:
+        raise CheckpointError(
+            f"{folder}: it is a step of several ranks, in a file of each: make one file of it by "
+            "`fastio convert --key model`, or what its entry is called, then use that file"
+        )
     if len(manifest.files) > 1 or manifest.elsewhere:
         raise CheckpointError(
             f"{folder}: its tensors are in files of several steps (incremental=True); restore it and save it by "

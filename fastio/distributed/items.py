@@ -86,7 +86,7 @@ class ImageBuilder:
             stream = io.BytesIO()
             torch.save(data.detach().cpu(), stream)
             data = stream
-        self._add_bytes(index, data.getbuffer())
+        self.add_bytes(index, data.getbuffer())
 
     def build(self) -> Image:
         """Return the image. Nothing may be added afterwards."""
@@ -125,7 +125,8 @@ class ImageBuilder:
         record = Record(start, nbytes, crc, tensor.dtype, tuple(tensor.shape))
         self._items.append(PlacedItem(index, offset, self._end - offset, record, extent))
 
-    def _add_bytes(self, index: Any, data: memoryview) -> None:
+    def add_bytes(self, index: Any, data: memoryview) -> None:
+        """Add a whole file of torch.save, whose memory must not change either."""
         inline = data.nbytes <= _LARGEST_COPY
         if not inline:
             self._align(0)

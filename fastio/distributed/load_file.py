@@ -40,6 +40,9 @@ _BUFFER_BYTES = 256 << 20
 _ALIGNMENT = 64
 _NOT_ALLOWED = "Unsupported global"  # in torch's message about a class that weights_only=True refuses
 
+AS_IT_IS = " (Reader(verify=False) loads it as it is)"
+"""The end of the cure of a damaged item."""
+
 logger = logging.getLogger("fastio.distributed")
 
 
@@ -231,7 +234,7 @@ def mismatch(path: str, stored: Stored, value: int) -> CorruptFileError:
     problem = (
         f"its {exact_size(stored.nbytes)} at offset {stored.offset} have the CRC-32 {value:08x}, expected "
         f"{stored.crc:08x}: the file was damaged after it was written; load another checkpoint, or "
-        "restore the file from a copy (Reader(verify=False) loads it as it is)"
+        f"restore the file from a copy{AS_IT_IS}"
     )
     return CorruptFileError(path, stored.name, problem)
 

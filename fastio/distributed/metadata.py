@@ -50,8 +50,7 @@ def commit(folder: str, rank: int | None, metadata: Metadata, durable: bool) -> 
     TransferError if the system refuses: the checkpoint before then still exists.
     """
     path = path_of(folder, rank)
-    data = pickle.dumps(metadata)
-    data += _MARK + f"{crc32(data):08x}".encode()
+    data = pickled(metadata)
     with folder_lock(folder) as is_locked:
         before = _references(path) or set()
         now = {info.relative_path for info in metadata.storage_data.values()}
@@ -62,6 +61,12 @@ def commit(folder: str, rank: int | None, metadata: Metadata, durable: bool) -> 
         others = _references_of_all(folder, except_for=path)
         if others is not None:
             clear(folder, before, now | others, leftovers=is_locked)
+
+
+def pickled(metadata: Metadata) -> bytes:
+    """Return what a metadata file holds: the pickle, and its checksum."""
+    data = pickle.dumps(metadata)
+    return data + _MARK + f"{crc32(data):08x}".encode()
 
 
 def remove_leftovers(folder: str) -> None:

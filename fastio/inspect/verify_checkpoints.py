@@ -29,14 +29,15 @@ def verify_steps(path: str) -> Iterator[tuple[str, CheckedPart | FastIOError | O
 
     TransferError if the folder cannot be read.
     """
-    from fastio.checkpoint.restoring.reading import check_step
+    from fastio.checkpoint.restoring.step_kinds import check_part
 
     for _, folder, found in manifests(path):
         if isinstance(found, FastIOError):
             yield folder, found
             continue
         try:
-            yield folder, CheckedPart(folder, len(found.files), check_step(folder, found), 0)
+            check_part(folder, found)
+            yield folder, CheckedPart(folder, len(found.files), sum(file.nbytes for file in found.files), 0)
         except (FastIOError, OSError) as error:
             yield folder, error
 

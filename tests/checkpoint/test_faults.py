@@ -397,10 +397,10 @@ def test_step_of_a_later_version_raises(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(1, state_of(1))
     path = folder_of(tmp_path, 1) / "manifest.json"
-    fields = json.loads(path.read_text()) | {"version": 2, "new": "field", "crc32": ""}
+    fields = json.loads(path.read_text()) | {"version": 3, "new": "field", "crc32": ""}
     fields["crc32"] = ""
     value = _native.crc32(json.dumps(fields).encode())
     path.write_text(json.dumps({**fields, "crc32": f"{value:08x}"}) + "\n")
-    with Checkpointer(tmp_path) as checkpointer, pytest.raises(CheckpointError, match=r"of version 2.*install a newer"):
+    with Checkpointer(tmp_path) as checkpointer, pytest.raises(CheckpointError, match=r"of version 3.*install a newer"):
         checkpointer.restore()
     assert fastio.verify(folder_of(tmp_path, 1) / "state.pt").checksummed

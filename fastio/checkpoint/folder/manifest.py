@@ -15,19 +15,22 @@ from fastio._native import crc32 as crc32_of
 from fastio.checkpoint.folder.regular_file import opened_regular
 from fastio.errors import CheckpointError, CorruptFileError, kind_of, quoted
 from fastio.files.atomic_file import AtomicFile
-from fastio.files.checkpoint_folders import MANIFEST
+from fastio.files.checkpoint_folders import DCP_METADATA, MANIFEST
 from fastio.files.full_write import write_all
 from fastio.formats.small_reads import read_at
 
 NAME = MANIFEST
 HIDDEN = f".{NAME}.fastio-hidden.tmp"
 """The name of the manifest of a step that will be removed."""
-FILE = re.compile(r"(?:step-\d{10,}\.\d+\.)?(?:state|changes)(?:\.\d+)?\.pt")
+PT, DCP = "pt", "dcp"
+"""The kinds of steps: files of torch.save by one process, or a checkpoint of torch.distributed.checkpoint by ranks."""
+FILE = re.compile(r"(?:step-\d{10,}\.\d+\.)?(?:state|changes)(?:\.\d+)?\.pt|__\d+_[0-9a-f]{16}\.distcp")
 """The names of the files that hold tensors: without a folder, so none leads out of the step's folder."""
+_NAMES = {PT: re.compile(r".*\.pt"), DCP: re.compile(rf".*\.distcp|{re.escape(DCP_METADATA)}")}
 LIMIT = 1 << 63
 """All numbers in a manifest, such as the step's, are below this."""
 _FORMAT = "fastio-checkpoint"
-_VERSION = 1
+_VERSIONS = {PT: 1, DCP: 2}
 _MOST_BYTES = 256 << 20
 _DEEPEST = 50  # levels of metadata in which the place of an error is looked for
 
@@ -45,7 +48,8 @@ class Manifest(NamedTuple):
 
     ``order`` counts the saves into this folder. ``files[0]`` holds the pickled object and all storages that are not in
     ``elsewhere``, which maps a storage to (number of the file, name of the record in it). ``nbytes`` counts the tensor
-    bytes of the whole step, ``saved`` is the time in UTC, ``metadata`` is the caller's.
+    bytes of the whole step, ``saved`` is the time in UTC, ``metadata`` is the caller's. A step of the kind :data:`DCP`
+    was written by so many ``ranks``; ``files[0]`` is the metadata of torch.distributed.checkpoint then.
     """
 
     step: int
@@ -55,6 +59,8 @@ class Manifest(NamedTuple):
     files: tuple[File, ...]
     elsewhere: dict[str, tuple[int, str]]
     metadata: dict[str, Any]
+    kind: str = PT
+    ranks: int = 1
 
 
 def write(new: AtomicFile, manifest: Manifest) -> None:
@@ -146,11 +152,12 @@ def _parsed(path: str, data: bytes) -> Manifest:
         text = data.decode()
         fields = json.loads(text, parse_constant=_refused)
         version = fields["version"]
-        if fields["format"] == _FORMAT and _is_number(version) and version > _VERSION:
+        latest = max(_VERSIONS.values())
+        if fields["format"] == _FORMAT and _is_number(version) and version > latest:
             if _with_crc({**fields, "crc32": ""}) != text:
                 raise _damaged(path)
             raise CheckpointError(
-                f"{path}: is of version {version}, this fastio reads up to {_VERSION}; install a newer one"
+                f"{path}: is of version {version}, this fastio reads up to {latest}; install a newer one"
             )
         manifest = Manifest(
             fields["step"],
@@ -160,6 +167,8 @@ def _parsed(path: str, data: bytes) -> Manifest:
             tuple(File(file["name"], file["nbytes"], int(file["crc32"], 16)) for file in fields["files"]),
             {name: (number, record) for name, (number, record) in fields["elsewhere"].items()},
             fields["metadata"],
+            fields.get("kind", PT),
+            fields.get("ranks", 1),
         )
         is_intact = _is_valid(manifest) and _text(manifest) == text
     # The bytes may be anything: numbers of any size, any types, any nesting, no UTF-8.
@@ -176,13 +185,21 @@ def _is_valid(manifest: Manifest) -> bool:
         all(map(_is_number, (manifest.step, manifest.order, manifest.nbytes)))
         and type(manifest.saved) is str
         and len(manifest.files) > 0
-        and all(FILE.fullmatch(file.name) is not None and _is_number(file.nbytes) for file in manifest.files)
+        and manifest.kind in _VERSIONS
+        and all(_is_file(manifest.kind, file) for file in manifest.files)
         and all(
             _is_number(number) and 0 < number < len(manifest.files) and type(record) is str
             for number, record in manifest.elsewhere.values()
         )
         and type(manifest.metadata) is dict
+        and _is_number(manifest.ranks)
+        and (manifest.kind == PT or manifest.files[0].name == DCP_METADATA)
     )
+
+
+def _is_file(kind: str, file: File) -> bool:
+    is_known = FILE.fullmatch(file.name) is not None or file.name == DCP_METADATA
+    return is_known and _NAMES[kind].fullmatch(file.name) is not None and _is_number(file.nbytes)
 
 
 def _is_number(value: Any) -> bool:
@@ -201,7 +218,10 @@ def _damaged(path: str) -> CorruptFileError:
 def _text(manifest: Manifest) -> str:
     files = [{"name": f.name, "nbytes": f.nbytes, "crc32": f"{f.crc32:08x}"} for f in manifest.files]
     fields = manifest._asdict() | {"files": files}
-    return _with_crc({"format": _FORMAT, "version": _VERSION, **fields, "crc32": ""})
+    version = _VERSIONS[manifest.kind]
+    if version == 1:  # which earlier versions of fastio read, too
+        del fields["kind"], fields["ranks"]
+    return _with_crc({"format": _FORMAT, "version": version, **fields, "crc32": ""})
 
 
 def _with_crc(fields: dict[str, Any]) -> str:

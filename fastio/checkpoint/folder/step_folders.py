@@ -15,15 +15,20 @@ from fastio.checkpoint.folder.corruption import is_corruption
 from fastio.checkpoint.folder.long_path import LongPathFolder
 from fastio.checkpoint.folder.manifest import Manifest
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, FolderMissingError, TransferError, quoted
+from fastio.files.checkpoint_folders import DCP_METADATA
 from fastio.files.new_folders import folder_not_made
 
 _STEP = re.compile(r"step-(\d{10,})")
 # A manifest that is being written, or was hidden. Only Checkpointers make one; it is there from before a step's first
 # file is written until after its last one is removed.
 _MARK = re.compile(rf"\.{re.escape(manifest.NAME)}\.fastio-[^/]+\.tmp")
-_FIRST_MARK = f".{manifest.NAME}.fastio-new.tmp"
+FIRST_MARK = f".{manifest.NAME}.fastio-new.tmp"
 _TEMPORARY_NAME = re.compile(r"\.step-\d{10,}\.fastio-new")
-_OWN = re.compile(rf"(?:\.{manifest.FILE.pattern}\.fastio-[^/]+\.tmp)|{manifest.FILE.pattern}|{_MARK.pattern}")
+_DATA = re.compile(r"__\d+_[0-9a-f]{16}\.distcp")
+_OWN = re.compile(
+    rf"(?:\.(?:{manifest.FILE.pattern}|{re.escape(DCP_METADATA)})\.fastio-[^/]+\.tmp)|{manifest.FILE.pattern}"
+    rf"|{_MARK.pattern}"
+)
 
 
 def name_of(step: int) -> str:
@@ -59,21 +64,21 @@ class StepFolder:
         """
         path = self.path_of(step)
         try:
-            if not _has_kind(path, stat.S_ISDIR):
+            if not has_kind(path, stat.S_ISDIR):
                 _make_marked(path)
-            before = set(os.listdir(path)) - {_FIRST_MARK}
+            before = set(os.listdir(path)) - {FIRST_MARK}
         except NotADirectoryError:
-            raise _obstructed(path, "a folder") from None
+            raise obstructed(path, "a folder") from None
         except OSError as error:
             raise TransferError(error.errno or 0, "making the folder of a step", path) from error
-        if manifest.NAME in before and not _has_kind(os.path.join(path, manifest.NAME), stat.S_ISREG):
-            raise _obstructed(os.path.join(path, manifest.NAME), "a regular file")
+        if manifest.NAME in before and not has_kind(os.path.join(path, manifest.NAME), stat.S_ISREG):
+            raise obstructed(os.path.join(path, manifest.NAME), "a regular file")
         return path, before
 
     def unmark(self, step: int) -> None:
         """Remove the mark that :meth:`make` put into a step's folder, if it is there."""
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self.path_of(step), _FIRST_MARK))
+            os.unlink(os.path.join(self.path_of(step), FIRST_MARK))
 
     def visible(self) -> list[int]:
         """Return the steps that have a manifest, damaged or not, in ascending order."""
@@ -135,8 +140,8 @@ class StepFolder:
         """Remove what killed writers left behind. The caller must hold the folder's lock."""
         for name in filter(_TEMPORARY_NAME.fullmatch, _names(self.path)):
             path = os.path.join(self.path, name)
-            if _has_kind(path, stat.S_ISDIR):
-                remove_own(path)
+            if has_kind(path, stat.S_ISDIR):
+                remove_unpublished(path)
         for step, path in self._all():
             try:
                 named = {file.name for file in manifest.read(self.path_of(step)).files}
@@ -153,7 +158,7 @@ class StepFolder:
             match = _STEP.fullmatch(name)
             if match is not None and name == name_of(int(match[1])):
                 path = os.path.join(self.path, name)
-                if _has_kind(path, stat.S_ISDIR):
+                if has_kind(path, stat.S_ISDIR):
                     yield int(match[1]), path
 
 
@@ -200,14 +205,20 @@ def is_marked(names: Iterable[str]) -> bool:
 
 def leftovers(path: str, named: Collection[str]) -> set[str]:
     """Return the files of a step's folder that Checkpointers wrote and that are not in ``named``."""
-    return {name for name in _names(path) if name not in named and _OWN.fullmatch(name)}
+    own = {name for name in _names(path) if name not in named and _OWN.fullmatch(name)}
+    if DCP_METADATA not in named and any(map(_DATA.fullmatch, own)):  # else another program put a checkpoint there
+        own |= {DCP_METADATA} & set(_names(path))
+    return own
 
 
 def remove_all(path: str, names: Iterable[str]) -> None:
-    """Remove files of a folder, but no links, folders or pipes; the files that mark it as a step's go last."""
-    for name in sorted(names, key=lambda name: _MARK.fullmatch(name) is not None):
+    """Remove files of a folder, but no links, folders or pipes; the files that mark it as a step's go last.
+
+    DCP's metadata go before the files that tell them from another program's.
+    """
+    for name in sorted(names, key=lambda name: (_MARK.fullmatch(name) is not None, name != DCP_METADATA)):
         target = os.path.join(path, name)
-        if _has_kind(target, stat.S_ISREG):
+        if has_kind(target, stat.S_ISREG):
             os.unlink(target)
 
 
@@ -229,21 +240,37 @@ def remove_own(path: str) -> None:
             raise
 
 
+def remove_unpublished(path: str) -> None:
+    """Remove a step's folder that was never published, or was replaced: its manifest counts as a mark."""
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(os.path.join(path, manifest.NAME), os.path.join(path, manifest.HIDDEN))
+    remove_own(path)
+
+
 def _make_marked(path: str) -> None:
     """Make a step's folder under a temporary name, put a mark into it, and rename it."""
-    new = _temporary_name(path)
+    new = make_temporary(path)
     try:
-        os.mkdir(new)
-    except FileExistsError:  # left by a writer that died
-        if not _has_kind(new, stat.S_ISDIR):
-            raise _obstructed(new, "a folder") from None
-    try:
-        with Descriptor(os.path.join(new, _FIRST_MARK), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW):
+        with Descriptor(os.path.join(new, FIRST_MARK), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW):
             os.rename(new, path)
     except BaseException:
         with contextlib.suppress(OSError):
             remove_own(new)
         raise
+
+
+def make_temporary(path: str) -> str:
+    """Make the folder in which a step is written before it gets its name, or find the one that a dead writer left.
+
+    CheckpointError if something else is in its place.
+    """
+    new = _temporary_name(path)
+    try:
+        os.mkdir(new)
+    except FileExistsError:
+        if not has_kind(new, stat.S_ISDIR):
+            raise obstructed(new, "a folder") from None
+    return new
 
 
 def _temporary_name(path: str) -> str:
@@ -263,7 +290,7 @@ def _may_exist(path: str) -> bool:
     return True
 
 
-def _has_kind(path: str, is_kind: Callable[[int], bool]) -> bool:
+def has_kind(path: str, is_kind: Callable[[int], bool]) -> bool:
     """Return whether something of that name and kind exists. Links are not followed."""
     try:
         return is_kind(os.lstat(path).st_mode)
@@ -271,7 +298,8 @@ def _has_kind(path: str, is_kind: Callable[[int], bool]) -> bool:
         return False
 
 
-def _obstructed(path: str, expected: str) -> CheckpointError:
+def obstructed(path: str, expected: str) -> CheckpointError:
+    """Return the error for what no Checkpointer made in the place of something that one makes."""
     return CheckpointError(
         f"{path}: there is something else than {expected} (links are not followed), which is not replaced; move it "
         "away, or use another folder"

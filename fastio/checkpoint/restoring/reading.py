@@ -7,7 +7,7 @@ import logging
 import os
 import pickle
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from fastio.checkpoint.restoring.step_memory import StepMemory, StepRecords
 from fastio.engine.background_job import Progress
 from fastio.engine.extent_reads import read_extents
 from fastio.engine.record_checksums import checksum, verify_records
-from fastio.errors import CorruptFileError, FormatError, TransferError, kind_of, put_before
+from fastio.errors import CorruptFileError, FormatError, RankError, RankLostError, TransferError, kind_of, put_before
 from fastio.formats.pt import torch_probe
 from fastio.formats.pt.reader import Archive, NeedsTorchError, Reader, crc_mismatch, open_archive, unpickle
 from fastio.formats.pt.tensor_names import name_tensors_by
@@ -51,33 +51,48 @@ class Restored(NamedTuple):
         return f"Restored(step={self.step}, state={kind_of(self.state)}, metadata={self.metadata})"
 
 
-_ReadSummary = tuple[str, str, int]
+ReadSummary = tuple[str, str, int]
 """The tool, the route, and the number of bytes that were read."""
 
 
 class RestoreRequest(NamedTuple):
-    """How to read a step; see :meth:`fastio.checkpoint.Checkpointer.restore`."""
+    """How to read a step; see :meth:`fastio.checkpoint.Checkpointer.restore`.
+
+    ``when_checked`` is called when all bytes were compared, before anything but the memory of tensors changes.
+    ``fit`` changes what was saved, but no plain tensor in the place of a plain one.
+    """
 
     into: Any
     device: torch.device
     weights_only: bool
     policy: Any
     progress: Progress | None
+    when_checked: Callable[[], object]
+    fit: Callable[[Any], Any] | None = None
 
 
 def read_step(folder: str, manifest: Manifest, request: RestoreRequest) -> Restored:
-    """Restore a step.
+    """Restore a step of one process.
 
     CorruptFileError if a byte that matters changed: live tensors may have been overwritten by then, everything else in
     ``into`` is unchanged.
     """
+    return restored_by(_read_by_torch if torch_probe.unsupported_reason() else _read, folder, manifest, request)
+
+
+def restored_by(
+    read: Callable[[str, Manifest, RestoreRequest], tuple[Any, ReadSummary]],
+    folder: str,
+    manifest: Manifest,
+    request: RestoreRequest,
+) -> Restored:
+    """Restore a step by a function that returns its state and how it was read; its errors name the folder."""
     began = time.perf_counter()
     require_memory(request.into)
-    read = _read_by_torch if torch_probe.unsupported_reason() else _read
     try:
         with HandledErrors(CorruptFileError, lambda error: leave_out_verify(error, folder)):
             state, (tool, route, nbytes) = read(folder, manifest, request)
-    except (CorruptFileError, TransferError):
+    except (CorruptFileError, TransferError, RankError, RankLostError):
         raise  # names the file
     except Exception as error:
         put_before(error, f"{folder}: ")
@@ -90,7 +105,7 @@ def read_step(folder: str, manifest: Manifest, request: RestoreRequest) -> Resto
     return Restored(manifest.step, state, manifest.metadata)
 
 
-def _read(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any, _ReadSummary]:
+def _read(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any, ReadSummary]:
     """Read and check a step, unpickle its state, and restore it into ``request.into``, if that is given.
 
     Before the state is unpickled, its storages hold bytes that were read and compared with their CRC-32. Two kinds of
@@ -111,10 +126,12 @@ def _read(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any
             reads.fill(new)
         state = _unpickled(step, memory, request)
         if request.into is None:
+            request.when_checked()
             return Links().relink(state) if MARK.encode() in step.pickle else state, reads.summary
-        apply = bind(request.into, state)
+        apply = bind(request.into, state if request.fit is None else request.fit(state))
         with HandledErrors(CorruptFileError, lambda error: name_tensors_by(error, step.pickle)):
             reads.fill(live)
+        request.when_checked()
         return apply(), reads.summary
 
 
@@ -126,9 +143,11 @@ def _targets(step: StepRecords, request: RestoreRequest) -> Targets | None:
     return None if found is None else find_targets(request.into, found, step.sizes)
 
 
-def _read_by_torch(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any, _ReadSummary]:
+def _read_by_torch(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any, ReadSummary]:
     nbytes = check_step(folder, manifest)
     state = torch_fallback.load(folder, manifest, request.device, request.weights_only)
+    request.when_checked()
+    state = state if request.fit is None else request.fit(state)
     state = Links().relink(state) if request.into is None else bind(request.into, state)()
     return state, ("torch", "library", nbytes)
 
@@ -203,7 +222,7 @@ class _Reads:
 
     def __init__(self, request: RestoreRequest, total: int) -> None:
         self._request, self._total, self._done = request, total, 0
-        self.summary: _ReadSummary = ("none", "nothing to read", total)
+        self.summary: ReadSummary = ("none", "nothing to read", total)
 
     def fill(self, requests: Iterable[tuple[Archive, tuple[list[Extent], Span | None]]]) -> None:
         """Fill the memory of extents of open files. CorruptFileError names the record that is damaged."""

@@ -45,7 +45,7 @@ def captured(state: Any, where: str, refused: RefusedObjects) -> CapturedState:
             name_unpicklable(error, tree, "state", where, _PICKLE_PROTOCOL, module)
             raise
         _require_memory(small, storages)
-        refused.tell(tree, dict(small)["data.pkl"], _PICKLE_PROTOCOL, module, where, stacklevel=5)
+        refused.tell(tree, dict(small)["data.pkl"], _PICKLE_PROTOCOL, module, where, stacklevel=6)
     return CapturedState(Records(small, storages), None)
 
 

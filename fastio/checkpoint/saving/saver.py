@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import logging
+import signal
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastio.checkpoint.background_write import BackgroundWrite
 from fastio.checkpoint.folder.incremental_links import BaseStep
-from fastio.checkpoint.folder.lock import FolderLock
 from fastio.checkpoint.folder.manifest import Manifest
 from fastio.checkpoint.folder.step_folders import StepFolder
+from fastio.checkpoint.ranks.members import Agreement, Alone
 from fastio.checkpoint.save_handle import Meter, SaveHandle
-from fastio.checkpoint.saving.captured_state import captured
 from fastio.checkpoint.saving.chunked_save import ChunkMemory
-from fastio.checkpoint.saving.refused_objects import RefusedObjects
 from fastio.checkpoint.saving.save_settings import SaveSettings
 from fastio.checkpoint.saving.snapshot import Storage
 from fastio.checkpoint.saving.snapshot_pool import SnapshotPool
+from fastio.checkpoint.saving.step_kinds import kind_of_steps
 from fastio.checkpoint.saving.step_writes import Save, StepWrites
-from fastio.checkpoint.saving.writing import Task
 from fastio.checkpoint.stop_signals import StopSignals
 from fastio.checkpoint.training_pause import TrainingPause
 from fastio.errors import CheckpointError
-from fastio.formats.pt.records import Records
 from fastio.runtime.interrupt_safe_thread import POLL_SECONDS
 from fastio.sizes import exact_size
 
@@ -34,22 +32,31 @@ _WORTH_AN_EARLY_START = 32 << 20
 _MOST_COPIES = 2  # with a queue, without a memory budget: of the step that is written, and of one that waits
 
 
+class _Situation(NamedTuple):
+    """What decides on a rank whether a step is skipped."""
+
+    signal: signal.Signals | None
+    is_busy: bool
+    has_failed: bool
+
+
 class Saver:
     """Saves steps into a folder, one at a time. It holds the folder's lock until it is closed and all work is done."""
 
-    def __init__(self, steps: StepFolder, settings: SaveSettings) -> None:
-        self._lock = FolderLock(steps.path)
+    def __init__(self, steps: StepFolder, settings: SaveSettings, members: Alone) -> None:
+        self._kind = kind_of_steps(steps, settings, members)
+        self._lock, self._members = self._kind.lock, members
         self._snapshots = SnapshotPool(settings.incremental, shared=settings.writer == "process")
         try:
-            self._writes = StepWrites(steps, settings, self._lock, self._snapshots)
+            self._writes = StepWrites(steps, settings, self._kind, self._snapshots)
         except BaseException:
-            self._lock.release()
+            if self._lock is not None:
+                self._lock.release()
             raise
         self._steps = steps
         self._settings = settings
         self._queue = self._writes.queue
-        self._refused_objects = RefusedObjects()
-        self._is_closing = False
+        self._is_closing = self._all_stop = False
         self._last: SaveHandle | None = None  # the save after a signal
         self._has_told_full = False
 
@@ -57,6 +64,19 @@ class Saver:
     def stop(self) -> StopSignals:
         """The signals that ask the program to end."""
         return self._writes.stop
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether a signal came that asks the program to end: to any rank, if all listen."""
+        if self.stop.is_listening and not self._all_stop:
+            self._agree_to_stop(self._members.exchange(self.stop.received))
+        return self._all_stop
+
+    def _agree_to_stop(self, signals: Sequence[signal.Signals | None]) -> None:
+        """Note the signals that all ranks know of now; one that comes to a rank later is for the next time."""
+        for received in signals:
+            self.stop.adopt(received)
+        self._all_stop = self._all_stop or any(received is not None for received in signals)
 
     @property
     def is_busy(self) -> bool:
@@ -93,42 +113,41 @@ class Saver:
         if why:
             _log.info("step %d: not saved, %s", step, why)
             return SaveHandle.of_skipped(step, self._steps.path_of(step), why)
-        if self._settings.when_busy == "queue":
-            self._queue.raise_ended()
-        else:
-            self._queue.wait()
-        self._lock.require()
-        self.stop.require_time(step)
-        handle = self._save(step, state, metadata)
+        with self._members.agreement(f"save({step})") as agreement:
+            if self._settings.when_busy == "queue":
+                self._queue.raise_ended()
+            else:
+                self._queue.wait()
+            if self._lock is not None:
+                self._lock.require()
+            self.stop.require_time(step)
+            handle = self._save(step, state, metadata, agreement)
         handle.staged.set_result(None)
-        if self.stop.received is not None:
+        if self._all_stop:
             self._last = handle
         return handle
 
     def _reason_to_skip(self) -> str:
-        stop = self.stop
-        if stop.received is not None:
-            last = self._last
-            if last is None or last.written.is_failed:
+        """Why the next step is not saved: of the first rank, so that all do the same."""
+        stop, last = self.stop, self._last
+        now = self._members.exchange(_Situation(stop.received, self.is_busy, last is None or last.written.is_failed))
+        self._agree_to_stop([other.signal for other in now])
+        if self._all_stop and stop.received is not None:
+            if last is None or now[0].has_failed:
                 return ""
             return f"step {last.step} is the last one, it was saved after {stop.received.name}"
-        skips = self._settings.when_busy == "skip" and self.is_busy
+        skips = self._settings.when_busy == "skip" and now[0].is_busy
         return "the one before is still being written (when_busy='skip')" if skips else ""
 
-    def _save(self, step: int, state: Any, metadata: dict[str, Any]) -> SaveHandle:
+    def _save(self, step: int, state: Any, metadata: dict[str, Any], agreement: Agreement) -> SaveHandle:
         settings = self._settings
         pause = TrainingPause()
-        where = f"{self._steps.path}: step {step}"
-        (small, storages, _), image = state_records = captured(state, where, self._refused_objects)
+        task = self._kind.task(step, state, metadata, settings)
         base, self._writes.base = self._writes.base, None
-        total = state_records.nbytes
-        task = Task(
-            self._steps, step, 0, Records(small, storages), image, metadata, base=None, chunk_memory=None,
-            is_snapshot=False, crcs={}, policy=settings.policy, read_back=settings.read_back, progress=None,
-        )  # fmt: skip
+        total = sum(nbytes for _, _, nbytes in task.storages)
         meter = Meter(total)
-        handle = SaveHandle(step, self._steps.path_of(step), total if image is None else len(image), meter)
-        save = Save(task, handle, meter, pause)
+        handle = SaveHandle(step, self._steps.path_of(step), task.nbytes, meter)
+        save = Save(task, handle, meter, pause, agreement)
         if settings.asynchronous:
             self._make_room(total)
         if settings.asynchronous and settings.memory_budget is not None and total > settings.memory_budget:
@@ -141,7 +160,7 @@ class Saver:
                     if not write.is_working:  # it ended without opening the pause
                         write.raise_error()
         elif settings.asynchronous or settings.incremental:
-            self._copy(save, storages, base)
+            self._copy(save, task.storages, base)
         else:
             self._writes.write_now(save)
         return handle
@@ -149,11 +168,11 @@ class Saver:
     def _make_room(self, nbytes: int) -> None:
         """Wait until one more copy, of ``nbytes``, may be in memory; raise errors of steps that ended meanwhile."""
         budget = self._settings.memory_budget
-        while working := self._queue.working():
+        while working := [write for write in self._queue.working() if write.reads_memory]:
             used = sum(write.nbytes for write in working)
             if used + nbytes <= budget if budget is not None else len(working) < _MOST_COPIES:
                 return
-            working[0].wait()
+            working[0].wait_freed()
             self._queue.raise_ended()
 
     def _tell_full(self, nbytes: int, budget: int) -> None:
@@ -173,7 +192,7 @@ class Saver:
         """Take a snapshot and save it; storages that soon prove changed are written while others are compared."""
         snapshot, pause = self._snapshots.free(), save.pause
         copies = snapshot.allocate(storages)
-        task = save.task._replace(records=Records(save.task.records.small, copies), is_snapshot=True)
+        task = save.task.of_copies(copies)
         sizes = {name: nbytes for name, _, nbytes in storages}
         same: set[str] = set()
         has_begun = False
@@ -197,11 +216,9 @@ class Saver:
                 pause.open()  # inside the context, so that an interrupt cannot leave the writer waiting
         if has_begun:
             return
-        save = save._replace(
-            task=task._replace(
-                base=BaseStep(base, lambda: same) if base is not None and same else None, crcs=snapshot.crcs
-            )
-        )
+        if base is not None and same:
+            task = task._replace(base=BaseStep(base, lambda: same))
+        save = save._replace(task=task._replace(crcs=snapshot.crcs))
         if self._settings.asynchronous:
             self._writes.start(save, snapshot, self._release_after)
         else:
@@ -236,4 +253,6 @@ class Saver:
     def _release(self) -> None:
         self._writes.close()
         self._snapshots.close()
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
+        self._members.close()

@@ -16,7 +16,7 @@ class SnapshotPool:
     def free(self) -> Snapshot:
         """Return a snapshot that no write reads."""
         for snapshot, user in self._users.items():
-            if user is None or not user.is_working:
+            if user is None or not user.reads_memory:
                 return snapshot
         made = Snapshot(self._comparable, self._shared)
         self._users[made] = None

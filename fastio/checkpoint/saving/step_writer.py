@@ -41,6 +41,12 @@ class StepWriter:
             self._steps.hide(step)
         return gone
 
+    def prune(self) -> list[int]:
+        """Remove the steps that are not to be kept; return their numbers."""
+        gone = self.hide()
+        self.remove_hidden()
+        return gone
+
     def remove_hidden(self) -> None:
         """Remove the files of hidden steps. The system takes tens of milliseconds for some gigabytes."""
         while self._hidden:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastio._native import Latch
 from fastio.checkpoint.background_write import BackgroundWrite
-from fastio.checkpoint.folder.lock import FolderLock
 from fastio.checkpoint.folder.long_path import descriptors_of
 from fastio.checkpoint.folder.manifest import Manifest
 from fastio.checkpoint.folder.step_folders import StepFolder
+from fastio.checkpoint.ranks.members import Agreement
 from fastio.checkpoint.save_handle import Meter, SaveHandle
 from fastio.checkpoint.saving.save_settings import SaveSettings
 from fastio.checkpoint.saving.snapshot import Snapshot
 from fastio.checkpoint.saving.snapshot_pool import SnapshotPool
+from fastio.checkpoint.saving.step_kinds import StepKind
 from fastio.checkpoint.saving.step_writer import StepWriter
 from fastio.checkpoint.saving.writing import Task
 from fastio.checkpoint.stop_signals import StopSignals
@@ -35,20 +36,24 @@ _log = logging.getLogger("fastio.checkpoint")
 
 
 class Save(NamedTuple):
-    """A save under way: what to write, its handle, how far it is, and for how long training pauses."""
+    """A save under way: what to write, its handle, how far it is, and for how long training pauses.
 
-    task: Task
+    It is written once all members reach the ``agreement``.
+    """
+
+    task: Any
     handle: SaveHandle
     meter: Meter
     pause: TrainingPause
+    agreement: Agreement
 
 
 class StepWrites:
     """Writes steps one after the other, and tells what became of each. ``base`` is the step that was written last."""
 
-    def __init__(self, steps: StepFolder, settings: SaveSettings, lock: FolderLock, snapshots: SnapshotPool) -> None:
-        self._steps, self._settings, self._lock, self._snapshots = steps, settings, lock, snapshots
-        self._writer = StepWriter(steps, settings.keep, settings.keep_every)
+    def __init__(self, steps: StepFolder, settings: SaveSettings, kind: StepKind, snapshots: SnapshotPool) -> None:
+        self._steps, self._settings, self._lock, self._snapshots = steps, settings, kind.lock, snapshots
+        self._writer = kind.writer(settings)
         self.queue = WriteQueue()
         self.stop = StopSignals()
         self.base: Manifest | None = None
@@ -59,6 +64,7 @@ class StepWrites:
 
         Unless its copy is still being made, a writer process has it when this returns.
         """
+        save.agreement.reach()
         before = self.queue.last
         by_process = self._process is not None and save.task.chunk_memory is None
         if by_process:
@@ -77,7 +83,7 @@ class StepWrites:
                     self._wait_for(before, save.task.step, self._process if by_process else None)
                     if self._settings.when_busy != "queue" and not by_process:
                         before.raise_error()  # else the next call raises it, and this step is written
-                return self._write(save, writer)
+                return self._write(save._replace(task=save.task.freeing(free)), writer)
             except Exception:
                 if not save.pause.is_broken:  # if it is, save itself raises the error that broke it
                     raise
@@ -85,6 +91,10 @@ class StepWrites:
 
         writer: StepWriter | WriterProcess = self._writer
         handle = save.handle
+
+        def free() -> None:
+            write.free()
+            save.pause.open()
 
         def cleanup() -> None:
             writer.remove_hidden()
@@ -109,6 +119,7 @@ class StepWrites:
 
     def write_now(self, save: Save) -> None:
         """Write a step before this returns."""
+        save.agreement.reach()
         result = self._write(save, self._writer)
         self._writer.remove_hidden()
         save.handle.written.set_result(result)
@@ -116,10 +127,9 @@ class StepWrites:
     def prune(self) -> list[int]:
         """Remove the steps that are not to be kept, after any write has ended; return their numbers."""
         self.queue.join()
-        self._lock.require()
-        gone = self._writer.hide()
-        self._writer.remove_hidden()
-        return gone
+        if self._lock is not None:
+            self._lock.require()
+        return self._writer.prune()
 
     def close(self) -> None:
         """End the writer process. All writes must have ended."""
@@ -160,8 +170,11 @@ class StepWrites:
     def _started(self) -> WriterProcess:
         own, path = self._settings, self._steps.path
         settings = WriterSettings(path, own.keep, own.keep_every, own.policy, own.read_back)
-        process = WriterProcess(self._steps, settings, [self._lock.fileno(), *descriptors_of(path)])
-        self._lock.name_writer(process.pid)
+        lock = self._lock
+        inherited = [] if lock is None else [lock.fileno()]
+        process = WriterProcess(self._steps, settings, [*inherited, *descriptors_of(path)])
+        if lock is not None:
+            lock.name_writer(process.pid)
         return process
 
     def _write(self, save: Save, writer: StepWriter | WriterProcess) -> SaveResult:

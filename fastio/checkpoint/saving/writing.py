@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -70,6 +70,24 @@ class Task(NamedTuple):
     policy: Any
     read_back: bool
     progress: Progress | None
+
+    @property
+    def storages(self) -> Sequence[Storage]:
+        """The storages of the state."""
+        return self.records.storages
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the tensors, or of the whole file if only torch can write it."""
+        return sum(nbytes for _, _, nbytes in self.storages) if self.image is None else len(self.image)
+
+    def of_copies(self, copies: Sequence[Storage]) -> Task:
+        """Return it with copies of the storages."""
+        return self._replace(records=Records(self.records.small, copies), is_snapshot=True)
+
+    def freeing(self, free: Callable[[], object]) -> Task:
+        """Return it as it is: its copy is read until the step is complete."""
+        return self
 
 
 def write_step(task: Task) -> WrittenStep:

@@ -1,0 +1,1 @@
+"""The ranks of a training that save and restore steps together."""

@@ -1,0 +1,242 @@
+"""Writes a step by several ranks: each writes its file into an unpublished folder, then the first one publishes it.
+
+Nothing waits for a rank while it holds the memory of a copy: what is sent are plans and reports.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from torch.distributed.checkpoint import filesystem
+from torch.distributed.checkpoint.planner import WriteItem
+from torch.distributed.checkpoint.storage import WriteResult
+
+from fastio._native import crc32
+from fastio.checkpoint.folder import manifest
+from fastio.checkpoint.folder.manifest import File, Manifest
+from fastio.checkpoint.folder.unpublished_step import UnpublishedStep
+from fastio.checkpoint.ranks.gloo import Gloo
+from fastio.checkpoint.ranks.members import sendable
+from fastio.checkpoint.saving.file_checksum import of_file
+from fastio.checkpoint.saving.rank_plans import GlobalPlan, LocalPlan, global_plan, local_plan, tensor_bytes
+from fastio.checkpoint.saving.rank_state import RankState
+from fastio.checkpoint.saving.step_kinds import RankTask
+from fastio.checkpoint.saving.writing import WrittenStep
+from fastio.distributed import metadata as metadata_file
+from fastio.distributed.data_file import DataFile
+from fastio.distributed.items import Image, ImageBuilder
+from fastio.distributed.stored_items import FORMAT, annotate
+from fastio.engine.record_checksums import checksum
+from fastio.engine.save import write_layout
+from fastio.errors import CheckpointError, CorruptFileError, RankError, RankLostError
+from fastio.files.atomic_file import AtomicFile
+from fastio.files.checkpoint_folders import DCP_METADATA
+from fastio.files.open_file import opened
+from fastio.results import SaveResult
+from fastio.runtime.gc_pause import gc_paused
+from fastio.sizes import exact_size
+
+_log = logging.getLogger("fastio.checkpoint")
+_APPEARS_SECONDS = 30.0  # within which a folder that another machine made is seen through a network file system
+_PAUSE_SECONDS = 0.05
+
+_Value = TypeVar("_Value")
+
+
+class _Order(NamedTuple):
+    """What the first rank tells another one to write: into which folder, and which of its items."""
+
+    name: str
+    kept: list[int]
+
+
+class _Report(NamedTuple):
+    """What a rank has written, durably."""
+
+    file: File
+    results: list[WriteResult]
+    seconds: float
+
+
+def write_rank_step(
+    task: RankTask, connections: Gloo, next_order: Callable[[], int], hide: Callable[[], object]
+) -> WrittenStep:
+    """Write a step together with the other ranks; ``task.staged_is_free`` is called when the copy is needed no more.
+
+    ``next_order`` and ``hide`` are called on the first rank: for the number of this save, and once it is visible.
+
+    RankError on all ranks if one failed: nothing of the step is left then. RankLostError if one ended.
+    """
+    return _RankStep(task, connections, next_order, hide).write()
+
+
+class _RankStep:
+    def __init__(
+        self, task: RankTask, connections: Gloo, next_order: Callable[[], int], hide: Callable[[], object]
+    ) -> None:
+        self._task, self._connections, self._next_order, self._hide = task, connections, next_order, hide
+        self._order = 0
+        self._rank = connections.rank
+        self._new: UnpublishedStep | None = None
+        self._plan: GlobalPlan | None = None
+        self._file: DataFile | None = None
+
+    def write(self) -> WrittenStep:
+        try:
+            return self._write()
+        except BaseException:
+            if self._file is not None:
+                self._file.discard()
+            if self._new is not None:
+                self._new.discard()
+            raise
+        finally:
+            self._task.staged_is_free()
+            if self._file is not None:
+                self._file.close()
+
+    def _write(self) -> WrittenStep:
+        state: RankState = self._task.content
+        with gc_paused():
+            plan, error = _tried(lambda: local_plan(state, self._rank == 0))
+        plans = self._gathered(plan, error)
+        orders, error = _tried(lambda: self._ordered(plans)) if plans is not None else (None, None)
+        order: _Order = self._scattered(orders, error)
+        written, error = _tried(lambda: self._write_own(state, plan, order))
+        self._task.staged_is_free()
+        report, result = written if written is not None else (None, None)
+        reports = self._gathered(report, error)
+        made, error = _tried(lambda: self._published(reports)) if reports is not None else (None, None)
+        made = self._scattered(None if made is None else [made] * self._connections.world, error)
+        assert result is not None
+        return WrittenStep(made, result)
+
+    def _gathered(self, value: Any, error: Exception | None) -> list[Any] | RankError | None:
+        """The values of all ranks on the first one, or the errors; nothing on the others."""
+        sent = pickle.dumps((value, None if error is None else sendable(error)))
+        answers = [pickle.loads(one) for one in self._connections.gather(sent)]
+        errors = {rank: found for rank, (_, found) in enumerate(answers) if found is not None}
+        if errors:
+            return RankError(errors)
+        return [value for value, _ in answers] if answers else None
+
+    def _scattered(self, values: list[Any] | None, error: Exception | None) -> Any:
+        """The value for this rank of those that the first one has. Its error is raised on all."""
+        if error is not None and not isinstance(error, RankError):
+            error = RankError({0: sendable(error)})
+        if self._rank == 0:
+            sent = [pickle.dumps((value, error)) for value in values or [None] * self._connections.world]
+        else:
+            sent = []
+        value, found = pickle.loads(self._connections.scatter(sent))
+        if found is not None:
+            raise found
+        return value
+
+    def _ordered(self, plans: list[LocalPlan] | RankError) -> list[_Order]:
+        """Plan for all ranks, and make the folder of the step."""
+        if isinstance(plans, RankError):
+            raise plans
+        with gc_paused():
+            self._plan = global_plan(plans)
+        self._order = self._next_order()  # removes what dead writers left
+        self._new = UnpublishedStep(self._task.folder, self._task.step)
+        return [_Order(os.path.basename(self._new.path), kept) for kept in self._plan.kept]
+
+    def _write_own(self, state: RankState, plan: LocalPlan | None, order: _Order) -> tuple[_Report, SaveResult]:
+        """Write this rank's file, durably, and check what the disk has of it."""
+        assert plan is not None
+        path = os.path.join(self._task.folder.path, order.name)
+        _wait_for_folder(path)
+        with gc_paused():
+            image = _lay_out(state, [plan.plan.items[number] for number in order.kept])
+        self._file = file = DataFile(path, f"__{self._rank}_")
+        task = self._task
+        result, values = write_layout(
+            image.layout, file, FORMAT, task.policy, True, task.progress, task.is_snapshot,
+            state.crcs_by_tensor(task.crcs),
+        )  # fmt: skip
+        written = File(file.name, image.layout.size, of_file(image.layout, values))
+        _check(file.path, written, task.read_back)
+        if task.chunk_memory is not None:  # what was written is the live state
+            task.chunk_memory.pause.require()
+        results = []
+        for item in image.items:
+            info = filesystem._StorageInfo(file.name, item.offset, item.nbytes)
+            annotate(info, item.record if item.extent < 0 else item.record._replace(crc=values[item.extent]))
+            results.append(WriteResult(index=item.index, size_in_bytes=item.nbytes, storage_data=info))
+        return _Report(written, results, result.seconds), result
+
+    def _published(self, reports: list[_Report] | RankError) -> Manifest:
+        """Write DCP's metadata and the manifest, and publish the step."""
+        if isinstance(reports, RankError):
+            raise reports
+        assert self._plan is not None
+        assert self._new is not None
+        task, path, metadata = self._task, self._new.path, self._plan.metadata
+        metadata.storage_data = {one.index: one.storage_data for report in reports for one in report.results}
+        data = metadata_file.pickled(metadata)
+        with AtomicFile(os.path.join(path, DCP_METADATA)) as new:
+            new.fill(data)
+            new.commit(durable=True)
+        files = (File(DCP_METADATA, len(data), crc32(data)), *(report.file for report in reports))
+        saved = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        nbytes, ranks = tensor_bytes(metadata), self._connections.world
+        made = Manifest(task.step, self._order, saved, nbytes, files, {}, task.metadata, manifest.DCP, ranks)
+        with AtomicFile(os.path.join(path, manifest.NAME)) as new:
+            manifest.write(new, made)
+        self._new.publish()
+        slowest = max(range(ranks), key=lambda rank: reports[rank].seconds)
+        _log.info("step %d: rank %d wrote for the longest time, %.2f s", task.step, slowest, reports[slowest].seconds)
+        self._new = None
+        self._hide()
+        return made
+
+
+def _tried(work: Callable[[], _Value]) -> tuple[_Value | None, Exception | None]:
+    """The result of ``work``, or its error, which the other ranks must learn. A lost rank is an error of all."""
+    try:
+        return work(), None
+    except RankLostError:
+        raise
+    except Exception as error:
+        return None, error
+
+
+def _wait_for_folder(path: str) -> None:
+    """Return when a folder is seen that the first rank made. CheckpointError if that takes too long."""
+    end = time.monotonic() + _APPEARS_SECONDS
+    while not os.path.isdir(path):
+        if time.monotonic() > end:
+            raise CheckpointError(
+                f"{path}: this rank does not see the folder that rank 0 made: all ranks must write to one file system, "
+                "as a network file system under the same path"
+            )
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _lay_out(state: RankState, items: list[WriteItem]) -> Image:
+    builder = ImageBuilder()
+    for item in items:
+        name = item.index.fqn
+        if name in state.objects:
+            builder.add_bytes(item.index, memoryview(state.objects[name]))
+        else:
+            builder.add(item.index, state.tensor(name))
+    return builder.build()
+
+
+def _check(path: str, file: File, read_back: bool) -> None:
+    """Compare the file on the disk with what was written: its size, and with ``read_back`` every byte of it."""
+    with opened(path) as (fd, size):
+        if size != file.nbytes:
+            raise CorruptFileError(
+                path, None, f"has {exact_size(size)} after it was written, expected {exact_size(file.nbytes)}"
+            )
+        if read_back and checksum(path, fd, size) != file.crc32:
+            raise CorruptFileError(path, None, "the disk returns other bytes than were written to it")

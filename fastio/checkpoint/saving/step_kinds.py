@@ -1,0 +1,173 @@
+"""The two kinds of steps that are saved: by one process, as files of torch.save; and by ranks, as a checkpoint of DCP.
+
+A kind says how a state is captured and written, and who holds the folder's lock and removes old steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from fastio.checkpoint.folder.lock import FolderLock
+from fastio.checkpoint.folder.step_folders import StepFolder
+from fastio.checkpoint.ranks.members import Alone, Ranks
+from fastio.checkpoint.saving.captured_state import captured
+from fastio.checkpoint.saving.chunked_save import ChunkMemory
+from fastio.checkpoint.saving.refused_objects import RefusedObjects
+from fastio.checkpoint.saving.save_settings import SaveSettings
+from fastio.checkpoint.saving.snapshot import Storage
+from fastio.checkpoint.saving.step_writer import StepWriter
+from fastio.checkpoint.saving.writing import Task, WrittenStep
+from fastio.engine.background_job import Progress
+
+_WITHOUT_RANKS = "or save by one process with process_group=None"
+
+
+class StepKind(Protocol):
+    """How steps are saved by the ``members``."""
+
+    members: Alone
+    lock: FolderLock | None
+
+    def writer(self, settings: SaveSettings) -> StepWriter:
+        """Return what writes steps one after the other."""
+
+    def task(self, step: int, state: Any, metadata: dict[str, Any], settings: SaveSettings) -> Any:
+        """Capture a state, and return what to write: a :class:`Task`, or a :class:`RankTask`."""
+
+
+class StepsOfOneProcess:
+    """Steps by one process, which holds the folder's lock."""
+
+    def __init__(self, steps: StepFolder) -> None:
+        self.members = Alone()
+        self.lock: FolderLock | None = FolderLock(steps.path)
+        self._steps, self._refused_objects = steps, RefusedObjects()
+
+    def writer(self, settings: SaveSettings) -> StepWriter:
+        return StepWriter(self._steps, settings.keep, settings.keep_every)
+
+    def task(self, step: int, state: Any, metadata: dict[str, Any], settings: SaveSettings) -> Task:
+        records, image = captured(state, f"{self._steps.path}: step {step}", self._refused_objects)
+        return Task(
+            self._steps, step, 0, records, image, metadata, base=None, chunk_memory=None, is_snapshot=False,
+            crcs={}, policy=settings.policy, read_back=settings.read_back, progress=None,
+        )  # fmt: skip
+
+
+class StepsOfRanks:
+    """Steps by ranks, of which the first holds the folder's lock, publishes steps, and removes old ones."""
+
+    def __init__(self, steps: StepFolder, members: Ranks) -> None:
+        self.members: Alone = members
+        self._connections = members.writes
+        self._steps, self._refused_objects = steps, RefusedObjects()
+        self.lock: FolderLock | None = None
+        try:
+            with members.agreement("Checkpointer"):
+                if members.rank == 0:
+                    self.lock = FolderLock(steps.path)
+        except BaseException:
+            if self.lock is not None:
+                self.lock.release()
+            raise
+
+    def writer(self, settings: SaveSettings) -> StepWriter:
+        return _RankStepWriter(self._steps, settings.keep, settings.keep_every, self.members, self._connections)
+
+    def task(self, step: int, state: Any, metadata: dict[str, Any], settings: SaveSettings) -> RankTask:
+        from fastio.checkpoint.saving.rank_state import rank_state
+
+        where = f"{self._steps.path}: step {step}"
+        content = rank_state(state, where, self._refused_objects, self.members.rank)
+        return RankTask(
+            self._steps, step, content, metadata, chunk_memory=None, is_snapshot=False, crcs={}, policy=settings.policy,
+            read_back=settings.read_back, progress=None, staged_is_free=lambda: None,
+        )  # fmt: skip
+
+
+class RankTask(NamedTuple):
+    """What a rank writes, and where; ``staged_is_free`` is called when it does not need its ``content`` any more.
+
+    The other fields are those of a :class:`Task`.
+    """
+
+    folder: StepFolder
+    step: int
+    content: Any
+    metadata: dict[str, Any]
+    chunk_memory: ChunkMemory | None
+    is_snapshot: bool
+    crcs: Mapping[str, int]
+    policy: Any
+    read_back: bool
+    progress: Progress | None
+    staged_is_free: Callable[[], object]
+
+    @property
+    def storages(self) -> Sequence[Storage]:
+        """The storages of the state."""
+        storages: Sequence[Storage] = self.content.storages
+        return storages
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of this rank's part of the state."""
+        return sum(nbytes for _, _, nbytes in self.storages)
+
+    def of_copies(self, copies: Sequence[Storage]) -> RankTask:
+        """Return it with copies of the storages."""
+        return self._replace(content=self.content.over(copies), is_snapshot=True)
+
+    def freeing(self, free: Callable[[], object]) -> RankTask:
+        """Return it with a function to call when the memory of the storages is read no more."""
+        return self._replace(staged_is_free=free)
+
+
+class _RankStepWriter(StepWriter):
+    """Writes steps together with the other ranks."""
+
+    def __init__(
+        self, steps: StepFolder, keep: int | None, keep_every: int | None, members: Alone, connections: Any
+    ) -> None:
+        super().__init__(steps, keep, keep_every)
+        self._members, self._connections = members, connections
+
+    def write(self, task: Any) -> WrittenStep:
+        """Write a step; the first rank also makes those invisible that are not to be kept."""
+        from fastio.checkpoint.saving.rank_step import write_rank_step
+
+        return write_rank_step(task, self._connections, super().next_order, super().hide)
+
+    def hide(self) -> list[int]:
+        """The first rank did it when it wrote the step."""
+        return []
+
+    def prune(self) -> list[int]:
+        hide = super().hide
+
+        def pruned() -> list[int]:
+            gone = hide()
+            self.remove_hidden()
+            return gone
+
+        return self._members.first(pruned)
+
+
+def kind_of_steps(steps: StepFolder, settings: SaveSettings, members: Alone) -> StepKind:
+    """Return how the members save steps. ValueError for settings that they cannot have; raises as the lock does."""
+    if isinstance(members, Ranks):
+        _check(settings)
+        return StepsOfRanks(steps, members)
+    return StepsOfOneProcess(steps)
+
+
+def _check(settings: SaveSettings) -> None:
+    """Raise ValueError for a setting that steps by ranks do not have."""
+    refused: Mapping[str, tuple[bool, str]] = {
+        "incremental=True": (settings.incremental, "leave it out"),
+        "writer='process'": (settings.writer == "process", "use writer='thread'"),
+    }
+    for name, (is_set, cure) in refused.items():
+        if is_set:
+            raise ValueError(f"{name}: steps of several ranks do not have it yet; {cure}, {_WITHOUT_RANKS}")
