@@ -20,6 +20,7 @@ from fastio.formats.small_reads import head
 from fastio.inspect.tensor_digests import compare, digests
 from fastio.progress import check_progress, shown
 from fastio.runtime.native_errors import tensors_named
+from fastio.volumes.opening import refuse_remote
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ def seal(path: Path, *, hashes: bool = False, progress: Progress = None) -> Seal
     """
     path = path_of("path", path)
     check_progress(progress)
+    refuse_remote(path)
     refuse_folder(path, "seal")
     check_regular(path)
     with shown(progress, f"sealing {os.path.basename(path)}") as told, opened(path) as (fd, size):

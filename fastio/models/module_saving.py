@@ -21,6 +21,7 @@ from fastio.formats.safetensors import sidecar
 from fastio.formats.safetensors.format import checked_metadata
 from fastio.models.module_tensors import module_tensors, tied_groups
 from fastio.models.shards import INDEX_NAME, index_text, is_model_file, split
+from fastio.remote.urls import is_remote
 from fastio.sizes import parse_size
 from fastio.volumes.opening import refuse_volume
 
@@ -82,7 +83,12 @@ def save_model(
         return
     refuse_volume(name)
     shards = split({key: tensor.nbytes for key, tensor in tensors.items()}, most)
-    _save_folder(name, tensors, shards, text, policy, options)
+    if not is_remote(name):
+        _save_folder(name, tensors, shards, text, policy, options)
+        return
+    from fastio.models.remote_saving import save_folder  # not at import: few models are remote
+
+    save_folder(name, lambda folder: _save_folder(folder, tensors, shards, text, policy, options))
 
 
 def _distinct(model: torch.nn.Module, path: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
