@@ -10,7 +10,7 @@ from typing import Any
 from fastio.arguments import Device, Path, Policy, Progress, Size
 from fastio.checkpoint import at_exit
 from fastio.checkpoint.folder.manifest import checked_metadata
-from fastio.checkpoint.folder.step_folders import steps_in
+from fastio.checkpoint.folder.step_folders import StepFolder, steps_in
 from fastio.checkpoint.restoring.reading import Restored
 from fastio.checkpoint.restoring.step_reader import StepReader, Wanted
 from fastio.checkpoint.save_handle import SaveHandle
@@ -20,7 +20,9 @@ from fastio.checkpoint.step_argument import check_new_step, check_step
 from fastio.devices.argument import present_device
 from fastio.engine.tool_selection import check
 from fastio.errors import CheckpointError, quoted
+from fastio.files.open_file import path_of
 from fastio.progress import check_progress
+from fastio.remote.urls import is_remote
 from fastio.sizes import check_count, parse_size
 from fastio.transports.transport import LOAD, SAVE
 from fastio.volumes.opening import outside_volumes
@@ -110,7 +112,7 @@ class Checkpointer:
             )  # fmt: skip
         for op in (LOAD,) if read_only else (SAVE, LOAD):
             check(policy, op)
-        self._steps = steps_in(outside_volumes("folder", folder), make=not read_only)
+        self._steps = self._open(folder, settings, make=not read_only)
         self._policy = policy
         self._reader = StepReader(self._steps, policy, progress)
         self._process = os.getpid()
@@ -119,6 +121,15 @@ class Checkpointer:
             self._saver = Saver(self._steps, settings)
             at_exit.close_at_exit(self)
         self._is_open = True
+
+    def _open(self, folder: Path, settings: SaveSettings, make: bool) -> StepFolder:
+        """Return the folder of the steps, which with ``make`` is made if it is missing."""
+        path = path_of("folder", folder)
+        if is_remote(path):
+            from fastio.checkpoint.folder.remote_steps import remote_steps  # not at import: few folders are remote
+
+            return remote_steps(path, make, settings.incremental, settings.writer)
+        return steps_in(outside_volumes("folder", folder), make)
 
     def __repr__(self) -> str:
         settings = [f"policy {self._policy!r}"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 from typing import NamedTuple
 
@@ -30,6 +31,11 @@ def folder(name: str) -> str:
     except OSError as error:
         raise TransferError(error.errno or 0, "making the folder of the cache (FASTIO_CACHE)", path) from error
     return path
+
+
+def digest(text: str) -> str:
+    """A text of 32 letters and digits for a text of any length."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def make_room(path: str, nbytes: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import logging
 import os
 import threading
@@ -49,6 +48,13 @@ class CachedFile:
     def open(self) -> int:
         """The descriptor."""
         return self._file.fileno()
+
+    def link(self, path: str) -> None:
+        """Give the copy a further name on its disk. TransferError if the system refuses."""
+        try:
+            os.link(self._path, path)
+        except OSError as error:
+            raise TransferError(error.errno or 0, "linking the copy in the cache", path) from error
 
     def discard(self) -> None:
         """Remove the copy from the cache: it is damaged, and the next read downloads it again."""
@@ -112,7 +118,7 @@ def _of_cache(place: Place, found: Found, tick: Tick | None) -> tuple[str, Descr
     """The path and the descriptor of a copy; None if the remote file was replaced meanwhile."""
     folder = cache_folder.folder("files")
     version = found.version or os.urandom(16).hex()  # then no later read uses the copy
-    path = os.path.join(folder, f"{_digest(place.url)}-{_digest(f'{found.nbytes} {version}')}")
+    path = os.path.join(folder, f"{cache_folder.digest(place.url)}-{cache_folder.digest(f'{found.nbytes} {version}')}")
     file = _existing(path)
     if file is None:
         part = _locked_part(path, tick)
@@ -237,7 +243,3 @@ def _sync(name: str, fd: int) -> None:
         os.fsync(fd)
     except OSError as error:
         raise TransferError(error.errno or 0, "fsync", name) from error
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -85,6 +85,28 @@ class Place(NamedTuple):
             return set()
         return {name.rstrip("/").rpartition("/")[2] for name in found} - {""}
 
+    def find_all(self) -> set[str]:
+        """The paths of all files below a folder, relative to it; empty if there is none."""
+        try:
+            with translate_remote_errors("listing the folder", self.url):
+                self.fs.invalidate_cache()
+                found = self.fs.find(self.path)
+        except FileNotFoundError:
+            return set()
+        begin = f"{self.path.rstrip('/')}/"
+        return {path.removeprefix(begin) for path in found}
+
+    def read(self) -> bytes:
+        """All bytes of a small file."""
+        with translate_remote_errors("reading", self.url):
+            data: bytes = self.fs.cat_file(self.path)
+        return data
+
+    def write(self, data: bytes) -> None:
+        """Write a small file, whose content nobody reads."""
+        with translate_remote_errors("writing", self.url):
+            self.fs.pipe_file(self.path, data)
+
     def is_folder(self) -> bool:
         """Whether there is a folder; RemoteError, also a FileNotFoundError, if there is nothing."""
         with translate_remote_errors("looking for the file", self.url):

@@ -64,6 +64,8 @@ class RangedStore(AsyncFileSystem):
 
     async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         path = await self._do("cat_file", path)
+        if path not in self.objects:
+            raise FileNotFoundError(path)
         return self.objects[path][start:end]
 
     async def _put_file(self, lpath: str, rpath: str, **_: Any) -> None:

@@ -21,7 +21,7 @@ _STEP = re.compile(r"step-(\d{10,})")
 # A manifest that is being written, or was hidden. Only Checkpointers make one; it is there from before a step's first
 # file is written until after its last one is removed.
 _MARK = re.compile(rf"\.{re.escape(manifest.NAME)}\.fastio-[^/]+\.tmp")
-_FIRST_MARK = f".{manifest.NAME}.fastio-new.tmp"
+FIRST_MARK = f".{manifest.NAME}.fastio-new.tmp"
 _TEMPORARY_NAME = re.compile(r"\.step-\d{10,}\.fastio-new")
 _OWN = re.compile(rf"(?:\.{manifest.FILE.pattern}\.fastio-[^/]+\.tmp)|{manifest.FILE.pattern}|{_MARK.pattern}")
 
@@ -29,6 +29,12 @@ _OWN = re.compile(rf"(?:\.{manifest.FILE.pattern}\.fastio-[^/]+\.tmp)|{manifest.
 def name_of(step: int) -> str:
     """The name of a step's folder."""
     return f"step-{step:010d}"
+
+
+def number_of(name: str) -> int | None:
+    """The number of the step whose folder has this name; None if it is not the name of one."""
+    match = _STEP.fullmatch(name)
+    return int(match[1]) if match is not None and name == name_of(int(match[1])) else None
 
 
 class StepFolder:
@@ -49,6 +55,24 @@ class StepFolder:
         """Return the path of a step's folder, which need not exist."""
         return os.path.join(self.path, name_of(step))
 
+    @property
+    def lock_folder(self) -> str:
+        """The folder whose lock the steps' writer holds."""
+        return self.path
+
+    @contextlib.contextmanager
+    def staged(self, step: int, tick: Callable[[], None]) -> Iterator[StepFolder]:
+        """The folder into which a step is written; at the end it is where readers find it.
+
+        ``tick`` is called now and then if that takes long. What it raises ends it, and nothing of the step is left.
+        """
+        yield self
+
+    @contextlib.contextmanager
+    def fetched(self, step_manifest: Manifest) -> Iterator[str]:
+        """The path of a folder with the files of a step, for reading."""
+        yield self.path_of(step_manifest.step)
+
     def make(self, step: int) -> tuple[str, set[str]]:
         """Make a step's folder if it is missing; return its path and the names that are in it already.
 
@@ -61,7 +85,7 @@ class StepFolder:
         try:
             if not _has_kind(path, stat.S_ISDIR):
                 _make_marked(path)
-            before = set(os.listdir(path)) - {_FIRST_MARK}
+            before = set(os.listdir(path)) - {FIRST_MARK}
         except NotADirectoryError:
             raise _obstructed(path, "a folder") from None
         except OSError as error:
@@ -73,7 +97,7 @@ class StepFolder:
     def unmark(self, step: int) -> None:
         """Remove the mark that :meth:`make` put into a step's folder, if it is there."""
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self.path_of(step), _FIRST_MARK))
+            os.unlink(os.path.join(self.path_of(step), FIRST_MARK))
 
     def visible(self) -> list[int]:
         """Return the steps that have a manifest, damaged or not, in ascending order."""
@@ -88,7 +112,7 @@ class StepFolder:
         damaged: dict[int, CorruptFileError | TransferError] = {}
         for step in self.visible():
             try:
-                step_manifest = manifest.read(self.path_of(step))
+                step_manifest = self.read_manifest(step)
                 if step_manifest.step != step:
                     raise CorruptFileError(
                         self.path_of(step), None, f"its manifest is that of step {step_manifest.step}"
@@ -102,10 +126,14 @@ class StepFolder:
                 damaged[step] = error
         return sorted(found, key=lambda step_manifest: step_manifest.order), damaged
 
+    def read_manifest(self, step: int) -> Manifest:
+        """Return the manifest of a step; raises as ``manifest.read`` does."""
+        return manifest.read(self.path_of(step))
+
     def has(self, step_manifest: Manifest) -> bool:
         """Return whether a step still has this manifest; True if its manifest cannot be read."""
         try:
-            return manifest.read(self.path_of(step_manifest.step)).order == step_manifest.order
+            return self.read_manifest(step_manifest.step).order == step_manifest.order
         except FileNotFoundError:
             return False
         except FastIOError:
@@ -150,11 +178,10 @@ class StepFolder:
 
     def _all(self) -> Iterator[tuple[int, str]]:
         for name in _names(self.path):
-            match = _STEP.fullmatch(name)
-            if match is not None and name == name_of(int(match[1])):
-                path = os.path.join(self.path, name)
-                if _has_kind(path, stat.S_ISDIR):
-                    yield int(match[1]), path
+            step = number_of(name)
+            path = os.path.join(self.path, name)
+            if step is not None and _has_kind(path, stat.S_ISDIR):
+                yield step, path
 
 
 def steps_in(folder: str, make: bool) -> StepFolder:
@@ -198,9 +225,14 @@ def is_marked(names: Iterable[str]) -> bool:
     return any(_MARK.fullmatch(name) for name in names)
 
 
+def is_own(name: str) -> bool:
+    """Return whether a file of a step's folder has a name that only Checkpointers give, or is its manifest's mark."""
+    return _OWN.fullmatch(name) is not None
+
+
 def leftovers(path: str, named: Collection[str]) -> set[str]:
     """Return the files of a step's folder that Checkpointers wrote and that are not in ``named``."""
-    return {name for name in _names(path) if name not in named and _OWN.fullmatch(name)}
+    return {name for name in _names(path) if name not in named and is_own(name)}
 
 
 def remove_all(path: str, names: Iterable[str]) -> None:
@@ -238,7 +270,7 @@ def _make_marked(path: str) -> None:
         if not _has_kind(new, stat.S_ISDIR):
             raise _obstructed(new, "a folder") from None
     try:
-        with Descriptor(os.path.join(new, _FIRST_MARK), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW):
+        with Descriptor(os.path.join(new, FIRST_MARK), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW):
             os.rename(new, path)
     except BaseException:
         with contextlib.suppress(OSError):

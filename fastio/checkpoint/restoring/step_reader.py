@@ -69,7 +69,11 @@ class StepReader:
 
     def check(self, step: int) -> int:
         """Check all data of a step; return the bytes of its files. CheckpointError if there is no such step."""
-        return self._while_there(step, lambda manifest: check_step(self._steps.path_of(step), manifest))
+        return self._while_there(step, self._check)
+
+    def _check(self, manifest: Manifest) -> int:
+        with self._steps.fetched(manifest) as folder:
+            return check_step(folder, manifest)
 
     def _while_there(self, step: int, read: Callable[[Manifest], _Found]) -> _Found:
         """Return ``read`` of a step; again if another process saved the step anew meanwhile."""
@@ -96,7 +100,8 @@ class StepReader:
             request = RestoreRequest(
                 wanted.into, wanted.device, wanted.weights_only, self._policy, after_a_second(on_progress)
             )
-            return read_step(self._steps.path_of(manifest.step), manifest, request)
+            with self._steps.fetched(manifest) as folder:
+                return read_step(folder, manifest, request)
 
 
 def _warn(step: int, error: Exception) -> None:

@@ -38,7 +38,7 @@ class Saver:
     """Saves steps into a folder, one at a time. It holds the folder's lock until it is closed and all work is done."""
 
     def __init__(self, steps: StepFolder, settings: SaveSettings) -> None:
-        self._lock = FolderLock(steps.path)
+        self._lock = FolderLock(steps.lock_folder, steps.path)
         self._snapshots = SnapshotPool(settings.incremental, shared=settings.writer == "process")
         try:
             self._writes = StepWrites(steps, settings, self._lock, self._snapshots)
