@@ -43,7 +43,9 @@ class Checkpointer:
     process, however that ends. A fork of the process cannot use the Checkpointer. Not thread-safe.
 
     Args:
-        folder: made if it is missing; FolderMissingError if the folder that it is to be made in is missing, too.
+        folder: made if it is missing; FolderMissingError if the folder that it is to be made in is missing, too. Or a
+            URL of fsspec, such as ``"s3://bucket/run1"``: the thread that writes uploads each step, its manifest last;
+            ValueError beside ``incremental`` and ``writer="process"``. Only on one machine is a second writer refused.
         keep: how many of the last saved steps stay; None for all. One more is on the disk while it is written, and
             shortly afterwards, until the space of the removed step is free.
         keep_every: steps that are multiples of it stay forever.

@@ -48,7 +48,8 @@ def save_model(
 
     Args:
         model: the module; its parameters and persistent buffers are saved.
-        filename: a name that ends in ``.safetensors`` for one file; else a folder, which is made if it is missing.
+        filename: a name that ends in ``.safetensors`` for one file; else a folder, which is made if it is missing. Or
+            the URL of one, to which the files are uploaded once all are written, the index last.
         metadata: text that is stored as well: in the file, or if there are several, in the index.
         force_contiguous: False refuses tensors that are not contiguous. They are stored packed in any case.
         max_shard_size: in a folder, the most bytes of tensors in one file; a larger tensor has a file of its own.

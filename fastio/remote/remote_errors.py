@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from functools import partial
@@ -16,6 +17,15 @@ _CURES = {
     errno.EISDIR: "name a file in it",
     errno.EROFS: "name a place that can be written to",
 }
+# Of errors without an errno, as filesystems raise them.
+_BY_CLASS = (
+    (FileNotFoundError, errno.ENOENT),
+    (PermissionError, errno.EACCES),
+    (IsADirectoryError, errno.EISDIR),
+    (NotADirectoryError, errno.ENOTDIR),
+    (TimeoutError, errno.ETIMEDOUT),
+    (asyncio.TimeoutError, errno.ETIMEDOUT),
+)
 _ANY_CURE = "check the URL, the credentials and the network, then try again"
 
 
@@ -47,5 +57,4 @@ def _judged(error: Exception) -> tuple[int, str]:
         return errno.EACCES, ""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno, ""
-    by_class = ((FileNotFoundError, errno.ENOENT), (PermissionError, errno.EACCES), (IsADirectoryError, errno.EISDIR))
-    return next((number for one, number in by_class if isinstance(error, one)), errno.EIO), ""
+    return next((number for one, number in _BY_CLASS if isinstance(error, one)), errno.EIO), ""

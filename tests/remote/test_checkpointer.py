@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -219,3 +221,26 @@ def test_a_signal_ends_an_upload_in_time(store: type[RangedStore]) -> None:
             handle.written.result()
         gone.set()
     assert names_below(RUN) == step_files(1)
+
+
+def test_the_interpreter_waits_for_an_upload(tmp_path: Path) -> None:
+    code = """
+import os, sys, threading, torch, fastio, remote_places
+from remote_places import RangedStore
+is_ending = threading.Event()
+def hook(operation, path):
+    if operation == "put_file":
+        assert is_ending.wait(60)
+        if path.endswith("manifest.json"):
+            open(sys.argv[1], "w").write(path)
+checkpointer = fastio.Checkpointer("ranged://bucket/run")
+checkpointer.save(1, {"value": torch.ones(3)}, {"by": "hand"})
+RangedStore.hook = hook
+threading._register_atexit(is_ending.set)
+"""
+    support = Path(__file__).parent.parent / "support"
+    environment = {**os.environ, "PYTHONPATH": f"{support}:{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "put"], env=environment, capture_output=True, text=True, check=True
+    )
+    assert (tmp_path / "put").read_text() == "bucket/run/step-0000000001/manifest.json", done.stderr

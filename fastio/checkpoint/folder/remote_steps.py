@@ -37,6 +37,8 @@ class RemoteSteps(StepFolder):
     place refuses or cannot be reached. With ``make`` a missing folder is made; else CheckpointError if there is none.
     """
 
+    is_remote = True
+
     def __init__(self, url: str, make: bool) -> None:
         self.path = url.rstrip("/")
         place = self._place()

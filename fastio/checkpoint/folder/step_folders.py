@@ -47,6 +47,8 @@ class StepFolder:
     ``path`` is one that system calls accept. ``make`` makes the folder if it is missing. OSError if that fails.
     """
 
+    is_remote = False
+
     def __init__(self, folder: str, make: bool = False) -> None:
         self._folder = LongPathFolder(folder, make)
         self.path = self._folder.path

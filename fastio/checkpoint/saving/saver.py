@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from fastio.checkpoint import at_exit
 from fastio.checkpoint.background_write import BackgroundWrite
 from fastio.checkpoint.folder.incremental_links import BaseStep
 from fastio.checkpoint.folder.lock import FolderLock
@@ -48,6 +49,8 @@ class Saver:
         self._steps = steps
         self._settings = settings
         self._queue = self._writes.queue
+        if steps.is_remote:
+            at_exit.finish_at_exit(self._queue)
         self._refused_objects = RefusedObjects()
         self._is_closing = False
         self._last: SaveHandle | None = None  # the save after a signal
