@@ -85,7 +85,7 @@ def open_all(urls: Sequence[str]) -> list[CachedFile]:
 
     def tick() -> None:
         if has_failed.is_set():
-            raise _StoppedError("another file could not be downloaded")
+            raise _StoppedError(f"one of {len(urls)} files could not be downloaded")
 
     opened_files: list[CachedFile] = []
     try:

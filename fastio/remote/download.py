@@ -11,15 +11,15 @@ from fastio.remote.place import Found, Place, Tick, run
 from fastio.remote.remote_errors import translate_remote_errors
 from fastio.sizes import exact_size
 
-_CHUNK = 16 << 20
-_AT_ONCE = 8  # ranges in memory, 128 MiB
+_CHUNK = 8 << 20
+_AT_ONCE = 8  # ranges of a file in memory, 64 MiB
 _OPERATION = "downloading"
 
 
 def download(place: Place, found: Found, path: str, fd: int, tick: Tick | None) -> None:
     """Fill the open, empty file ``fd`` at ``path`` with a remote file. RemoteError if that fails or has other bytes."""
     with translate_remote_errors(_OPERATION, place.url):
-        if place.fs.async_impl and found.has_ranges:
+        if place.is_async and found.has_ranges:
             _by_ranges(place, found.nbytes, path, fd, tick)
         else:
             _in_order(place, found.nbytes, path, fd, tick)

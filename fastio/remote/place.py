@@ -57,6 +57,13 @@ class Place(NamedTuple):
         """Whether the filesystem is that of this machine."""
         return "file" in self._protocols()
 
+    @property
+    def is_async(self) -> bool:
+        """Whether the filesystem's own methods are coroutines. Those of a cache around another one pretend to be."""
+        from fsspec.asyn import AsyncFileSystem
+
+        return isinstance(self.fs, AsyncFileSystem)
+
     def find(self) -> Found:
         """Ask for the file anew. RemoteError, which is also a FileNotFoundError if there is none."""
         with translate_remote_errors("looking for the file", self.url):

@@ -53,7 +53,7 @@ def upload(path: str, url: str, tick: Tick | None = None) -> None:
 def _put(path: str, place: Place, tick: Tick | None) -> None:
     fs: Any = place.fs
     with translate_remote_errors(_OPERATION, place.url):
-        if not fs.async_impl:
+        if not place.is_async:
             fs.put_file(path, place.path)
             return
         with multipart.aborted_on_interrupt(place):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -115,3 +116,16 @@ def test_names_of_volumes_and_of_files_stay(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     fastio.save(STATE, "run::1.pt")
     assert equal(torch.load("run::1.pt"), STATE)
+
+
+def test_chains_of_filesystems(tmp_path: Path) -> None:
+    fastio.save(STATE, "ranged://bucket/chain/it.pt")
+    for chain in ("simplecache", "filecache"):
+        assert equal(fastio.load(f"{chain}::ranged://bucket/chain/it.pt"), STATE)
+    fastio.save(STATE, "simplecache::ranged://bucket/chain/other.pt")
+    assert names_below("ranged://bucket/chain") == {"it.pt", "other.pt"}
+    assert equal(fastio.load("ranged://bucket/chain/other.pt"), STATE)
+    torch.save(STATE, tmp_path / "it.pt")
+    with zipfile.ZipFile(tmp_path / "it.zip", "w") as archive:
+        archive.write(tmp_path / "it.pt", "inside.pt")
+    assert equal(fastio.load(f"zip://inside.pt::file://{tmp_path}/it.zip"), STATE)

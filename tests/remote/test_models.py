@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import fastio
+from commands import run
 from remote_places import RangedStore, equal, names_below
 
 INDEX = "model.safetensors.index.json"
@@ -28,6 +29,8 @@ def test_shards_are_saved_and_loaded(place: str) -> None:
     with fastio.safe_open(f"{url}/{INDEX}") as files:
         assert equal(dict(files.tensors()), first.state_dict())
     assert fastio.verify(f"{url}/model-00001-of-00003.safetensors").checksummed
+    assert run("verify", url).output.count(": verified: ") == 3
+    assert run("inspect", url).output.count("0.weight") == 1
 
 
 def test_a_model_replaces_another_one(place: str) -> None:

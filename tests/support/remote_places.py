@@ -75,6 +75,15 @@ class RangedStore(AsyncFileSystem):
         with open(lpath, "rb") as file:
             self.objects[path] = file.read()
 
+    async def _get_file(self, rpath: str, lpath: str, **_: Any) -> None:
+        data = await self._cat_file(rpath)
+        with open(lpath, "wb") as file:
+            file.write(data)
+
+    async def _cp_file(self, path1: str, path2: str, **_: Any) -> None:
+        data = await self._cat_file(path1)
+        self.objects[await self._do("cp_file", path2)] = data
+
     async def _pipe_file(self, path: str, value: bytes, **_: Any) -> None:
         self.objects[await self._do("pipe_file", path)] = value
 
