@@ -205,8 +205,7 @@ def _downloaded(place: Place, found: Found, path: str, part: Descriptor, tick: T
     try:
         cache_folder.make_room(os.path.dirname(path), found.nbytes)
         _reserve(name, fd, found.nbytes)
-        download(place, found, name, fd, tick)
-        if place.find() != found:
+        if not _is_whole(place, found, name, fd, tick):
             os.unlink(name)
             return None
         file = Descriptor(name, os.O_RDONLY | os.O_NOFOLLOW)
@@ -227,6 +226,17 @@ def _downloaded(place: Place, found: Found, path: str, part: Descriptor, tick: T
     seconds = time.perf_counter() - began
     _log.info("%s: downloaded, %s in %.2f s", place.url, format_size(found.nbytes), seconds)
     return file
+
+
+def _is_whole(place: Place, found: Found, name: str, fd: int, tick: Tick | None) -> bool:
+    """Download the bytes of a file; returns whether it is still the file that was found before."""
+    try:
+        download(place, found, name, fd, tick)
+    except RemoteError:
+        if place.find() == found:
+            raise
+        return False
+    return place.find() == found
 
 
 def _reserve(name: str, fd: int, nbytes: int) -> None:

@@ -119,18 +119,21 @@ def test_what_cannot_be_saved_names_the_url(store: type[RangedStore], cache: Pat
 @pytest.mark.parametrize("operation", ["put_file", "cat_file"])
 def test_an_interrupt_ends_a_transfer(store: type[RangedStore], cache: Path, operation: str) -> None:
     fastio.save(STATE, URL)
-    may_end = threading.Event()
+    may_end, has_ended = threading.Event(), threading.Event()
 
     def hook(called: str, path: str) -> None:
         if called == operation:
             os.kill(os.getpid(), signal.SIGINT)
             may_end.wait(30)
+            has_ended.set()
 
     store.hook = hook
     with pytest.raises(KeyboardInterrupt):
         fastio.save(NEW, URL) if operation == "put_file" else fastio.load(URL)
     store.hook = None
     may_end.set()
+    assert has_ended.wait(30)
+    names_below("ranged://bucket")  # by the thread that would go on with the transfer
     assert not [*cache.glob("staging/*"), *cache.glob("files/*.part")]
     assert equal(fastio.load(URL), STATE)
 
