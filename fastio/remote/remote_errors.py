@@ -15,7 +15,10 @@ _CURES = {
     errno.ENOENT: "check the URL: whether the bucket or folder exists, and the name",
     errno.EACCES: "give credentials that may do this, or name another place",
     errno.EISDIR: "name a file in it",
+    errno.ENOSPC: "make room there, or name another place",
+    errno.EDQUOT: "make room there, or name another place",
     errno.EROFS: "name a place that can be written to",
+    errno.EOPNOTSUPP: "the filesystem of this URL cannot do that: name another place",
 }
 # Of errors without an errno, as filesystems raise them.
 _BY_CLASS = (
@@ -52,7 +55,7 @@ def _judged(error: Exception) -> tuple[int, str]:
     if isinstance(error, ImportError):
         return errno.ENOPKG, "" if "install" in str(error).lower() else pip_install("remote")
     if isinstance(error, NotImplementedError):
-        return errno.EROFS, ""
+        return errno.EOPNOTSUPP, ""
     if "Credential" in kind or "Auth" in kind or "Token" in kind:
         return errno.EACCES, ""
     if isinstance(error, OSError) and error.errno is not None:

@@ -96,7 +96,7 @@ def test_a_failed_save_to_files_leaves_the_old_one(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(type(local), "mv" if operation == "mv" else "_open", fail)
-    with pytest.raises(fastio.RemoteError, match="No space left on device"):
+    with pytest.raises(fastio.RemoteError, match="No space left on device; make room there"):
         fastio.save(NEW, url)
     monkeypatch.undo()
     assert names_below(f"file://{tmp_path}") == {"it.pt"}
