@@ -73,6 +73,11 @@ STEPS = {
         ".venv/bin/pytest -q -m nightly tests/integrations/test_torch_checkpointing.py",
         "the newest torch_checkpointing saves to and loads from fastio's storage",
     ),
+    "s3": Step(
+        ".venv/bin/python -m pip install --quiet --upgrade --target build/s3 s3fs 'moto[server]' && "
+        "PYTHONPATH=build/s3 .venv/bin/python .ci/s3_tests.py",
+        "remote places: saves, loads and checkpoints with a server of S3",
+    ),
     "docs": Step("make docs", "the documentation is built without a warning"),
     "wheels": Step(
         "make wheels",

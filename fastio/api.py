@@ -72,7 +72,8 @@ def save(
         f: a path, or a file object as ``torch.save`` takes it. At a path, the old file is replaced in one step when the
             new one is whole; interrupted at any time, the path holds one of the two. The new file has the old one's
             owner, group, list of access rights and permission bits, as far as this process may give them, but never
-            setuid, setgid or the sticky bit.
+            setuid, setgid or the sticky bit. A URL of fsspec, such as ``"s3://bucket/it.pt"``, is written on this
+            machine, then uploaded.
         policy: who chooses the tool: ``"auto"``, a tool's name, a dictionary's path or object, ``"w"``, ``"r"`` or
             ``"w+r"``. Where there is no choice (a file object, torch's legacy format), the result says why.
         durable: return only when the file would survive a power cut.
@@ -87,7 +88,8 @@ def save(
             :func:`fastio.save_file`.
 
     Raises:
-        FormatError: the format cannot hold the object. TransferError (an OSError): the system refused.
+        FormatError: the format cannot hold the object. TransferError (an OSError): the system refused. RemoteError (an
+        OSError): the place of a URL refused, or cannot be reached.
         ToolUnavailableError: the tool that ``policy`` names cannot be used here; RefusedError: it could not do this.
         UnpicklableError: ``obj`` holds what cannot be pickled; the message has its place. Errors of an object's own
         ``__reduce__`` keep their class.
@@ -130,7 +132,8 @@ def load(
 ) -> Any:
     """Load an object, as ``torch.load`` does, by the fastest way there is here, and check every byte of it.
 
-    The format is told by the first bytes of the file, or of what a file object has from its position on. ``f``,
+    The format is told by the first bytes of the file, or of what a file object has from its position on. What a URL of
+    fsspec names is downloaded into a cache, unless that has it. ``f``,
     ``map_location``, ``weights_only``, ``mmap`` and further arguments mean what they mean to ``torch.load``; ``policy``
     and ``progress`` what they mean to :func:`save`.
 

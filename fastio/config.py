@@ -37,6 +37,8 @@ SETTINGS = {
         Setting("dictionary_dir", "FASTIO_DICTIONARY_DIR", "", "folder of learned dictionaries; empty: the user cache"),
         Setting("policy", "FASTIO_POLICY", "auto", "what policy='auto' means: auto, or the name of a tool"),
         Setting("renew", "FASTIO_RENEW", "", "renew dictionaries: empty for never, '5000' calls, '3600s' seconds"),
+        Setting("cache", "FASTIO_CACHE", "", "folder for copies of remote files; empty: the user cache"),
+        Setting("cache_size", "FASTIO_CACHE_SIZE", "64GiB", "the most that copies of remote files take, as '64GiB'"),
         Setting("io_threads", "FASTIO_IO_THREADS", io_threads, "threads that move and check the bytes of one file"),
     )
 }

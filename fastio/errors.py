@@ -9,6 +9,7 @@ import errno
 import os
 import pickle
 from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 _LONGEST = 200  # characters
 _RESTORE = "; restore the file from a copy"  # the cure of damage, where no other is named
@@ -210,10 +211,29 @@ class TransferError(FastIOError, OSError, RuntimeError):
         self.__class__ = _class_for_errno(type(self), number)
 
 
-_classes: dict[tuple[type, type], type[TransferError]] = {}
+class RemoteError(FastIOError, OSError):
+    """A remote place refused, or cannot be reached. ``filename`` is the URL; the message has the cause and the cure.
+
+    It is also the subclass of OSError that Python has for the errno: FileNotFoundError if there is no such file,
+    PermissionError without credentials that allow it.
+    """
+
+    def __init__(self, number: int, operation: str, problem: str, cure: str, url: str) -> None:
+        self.operation = operation
+        self.problem = problem
+        self.cure = cure
+        OSError.__init__(self, number, f"{operation} failed: {problem}; {cure}", url)
+        self.__class__ = _class_for_errno(type(self), number)
+
+    def __reduce__(self) -> tuple[type[RemoteError], tuple[int, str, str, str, str]]:
+        return RemoteError, (self.errno or 0, self.operation, self.problem, self.cure, str(self.filename))
 
 
-def _class_for_errno(kind: type[TransferError], number: int) -> type[TransferError]:
+_Kind = TypeVar("_Kind", bound=OSError)
+_classes: dict[tuple[type, type], Any] = {}
+
+
+def _class_for_errno(kind: type[_Kind], number: int) -> type[_Kind]:
     """A subclass of ``kind`` and of the class that Python raises for an errno; ``kind`` itself if that is OSError."""
     python = type(OSError(number, ""))
     if issubclass(kind, python):
@@ -221,7 +241,8 @@ def _class_for_errno(kind: type[TransferError], number: int) -> type[TransferErr
     if (kind, python) not in _classes:
         names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
         _classes[kind, python] = type(kind.__name__, (kind, python), names)
-    return _classes[kind, python]
+    found: type[_Kind] = _classes[kind, python]
+    return found
 
 
 class FolderMissingError(FastIOError, FileNotFoundError, RuntimeError):

@@ -22,7 +22,9 @@ from fastio.checkpoint.step_argument import check_new_step, check_step
 from fastio.devices.argument import present_device
 from fastio.engine.tool_selection import check
 from fastio.errors import CheckpointError, quoted
+from fastio.files.open_file import path_of
 from fastio.progress import check_progress
+from fastio.remote.urls import is_remote
 from fastio.sizes import check_count, parse_size
 from fastio.transports.transport import LOAD, SAVE
 from fastio.volumes.opening import outside_volumes
@@ -43,7 +45,9 @@ class Checkpointer:
     process, however that ends. A fork of the process cannot use the Checkpointer. Not thread-safe.
 
     Args:
-        folder: made if it is missing; FolderMissingError if the folder that it is to be made in is missing, too.
+        folder: made if it is missing; FolderMissingError if the folder that it is to be made in is missing, too. Or a
+            URL of fsspec, such as ``"s3://bucket/run1"``: the thread that writes uploads each step, its manifest last;
+            ValueError beside ``incremental`` and ``writer="process"``. Only on one machine is a second writer refused.
         keep: how many of the last saved steps stay; None for all. One more is on the disk while it is written, and
             shortly afterwards, until the space of the removed step is free.
         keep_every: steps that are multiples of it stay forever.
@@ -130,7 +134,7 @@ class Checkpointer:
         self._members = members_of(process_group)
         self._saver: Saver | None = None
         try:
-            self._steps = self._open(outside_volumes("folder", folder), make=not read_only)
+            self._steps = self._open(folder, settings, make=not read_only)
             self._reader = StepReader(self._steps, policy, progress, self._members)
             if not read_only:
                 self._saver = Saver(self._steps, settings, self._members)
@@ -140,15 +144,25 @@ class Checkpointer:
             raise
         self._is_open = True
 
-    def _open(self, folder: str, make: bool) -> StepFolder:
+    def _open(self, folder: Path, settings: SaveSettings, make: bool) -> StepFolder:
         """Return the folder of the steps; the first rank makes it if it is missing."""
-        members = self._members
+        members, path = self._members, path_of("folder", folder)
+        if is_remote(path):
+            from fastio.checkpoint.folder.remote_steps import remote_steps  # not at import: few folders are remote
+
+            if members.world > 1:
+                raise ValueError(
+                    f"{path}: steps of several ranks cannot be at a remote place; use a folder that all ranks see, and "
+                    "copy it, or save by one process with process_group=None"
+                )
+            return remote_steps(path, make, settings.incremental, settings.writer)
+        path = outside_volumes("folder", folder)
         with members.agreement("Checkpointer"):
             if members.rank == 0:
-                steps = steps_in(folder, make)
+                steps = steps_in(path, make)
         with members.agreement("Checkpointer"):
             if members.rank > 0:
-                steps = steps_in(folder, make=False)
+                steps = steps_in(path, make=False)
         return opened_by_all(steps, members, make)
 
     def __repr__(self) -> str:

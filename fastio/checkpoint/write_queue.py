@@ -55,6 +55,11 @@ class WriteQueue:
             if not write.is_running and write is not self.last:
                 self._writes.remove(write)
 
+    def finish(self) -> None:
+        """Return when all threads have ended; their errors stay for the next call."""
+        for write in list(self._writes):
+            write.join()
+
     def join(self) -> None:
         """Return when all threads have ended; raise the first error that was not raised before.
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from fastio.files.checkpoint_folders import kind_of_folder
 from fastio.formats.detect import INDEX_SUFFIX
-from fastio.models.locate import Located, named
+from fastio.models.locate import Located, is_remote_folder, named
 from fastio.volumes.object_file import check_regular
 
 
@@ -19,6 +19,8 @@ def files_or_checkpoints(path: str) -> Located | str:
 
     A folder that holds a model, too, counts as a model. Raises what ``named`` does for a folder without any.
     """
+    if is_remote_folder(path):
+        return named(path)
     if not os.path.isdir(path) and not path.endswith(INDEX_SUFFIX):
         check_regular(path)
         return Located([path], None)

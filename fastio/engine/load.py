@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from fastio.formats.pt.tensor_names import name_tensors
 from fastio.formats.source import Source
 from fastio.memory.load_buffers import LoadBuffers
 from fastio.memory.mapped_file import MappedFile
+from fastio.remote.urls import is_remote
 from fastio.results import Transfer
 from fastio.runtime.gc_pause import gc_paused
 from fastio.transports import registry
@@ -34,7 +36,24 @@ def load_file(request: LoadRequest, progress: Progress | None) -> tuple[Any, Tra
     """Load from a path; the object is whole and checked when it is returned."""
     started = time.perf_counter()
     with opened(request.path) as (fd, size):
-        return load_open(request, fd, size, detected(request.path, fd, size), started, progress)
+        file_format = detected(request.path, fd, size)
+        return with_download(request, started, lambda began: load_open(request, fd, size, file_format, began, progress))
+
+
+def with_download(
+    request: LoadRequest, started: float, load: Callable[[float], tuple[Any, Transfer]]
+) -> tuple[Any, Transfer]:
+    """Call ``load`` with when it began. Of a remote file it begins now: dictionaries do not learn downloads.
+
+    The result has the time since ``started``.
+    """
+    if not is_remote(request.path):
+        return load(started)
+    began = time.perf_counter()
+    obj, transfer = load(began)
+    note = f"from a local copy of the remote file, which was there after {began - started:.2f} s"
+    seconds = time.perf_counter() - started
+    return obj, replace(transfer, seconds=seconds, fallbacks=(*transfer.fallbacks, note))
 
 
 def load_open(

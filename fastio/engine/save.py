@@ -28,6 +28,7 @@ from fastio.files.uncommitted_file import UncommittedFile
 from fastio.formats.detect import PT, SAFETENSORS
 from fastio.formats.layout import Layout
 from fastio.formats.safetensors import sidecar
+from fastio.remote.urls import is_remote
 from fastio.results import SaveResult
 from fastio.transports import registry
 from fastio.transports.transport import Patch, TransportResult, WriteRequest
@@ -40,6 +41,8 @@ def save_file(request: SaveRequest, progress: Progress | None, file: Any = None)
 
     That is written to at its position, as torch.save does.
     """
+    if is_remote(request.path) and file is None:
+        return _save_remotely(request, progress)
     started = time.perf_counter()
     try:
         return execute_save(plan_save(request, file), started, progress)
@@ -48,6 +51,16 @@ def save_file(request: SaveRequest, progress: Progress | None, file: Any = None)
             protocol, module = request.arguments.get("pickle_protocol", 2), request.arguments.get("pickle_module")
             name_unpicklable(error, request.obj, "obj", request.path, protocol, module or pickle)
         raise
+
+
+def _save_remotely(request: SaveRequest, progress: Progress | None) -> SaveResult:
+    """Save to a file on this machine, then upload that."""
+    from fastio.remote.saving import saved_remotely  # not at import: few files are remote
+
+    def save(path: str) -> SaveResult:
+        return save_file(request._replace(path=path), progress)
+
+    return saved_remotely(request.path, save)
 
 
 def execute_save(plan: SavePlan, started: float, progress: Progress | None) -> SaveResult:

@@ -20,6 +20,7 @@ from fastio.formats.key_selection import pick
 from fastio.formats.pt.pickle_errors import named_pickle_errors
 from fastio.formats.pt.reader import PICKLE
 from fastio.formats.small_reads import head
+from fastio.remote.urls import is_remote
 from fastio.results import Transfer
 from fastio.transports.transport import LOAD, TransportResult
 from fastio.volumes import views
@@ -67,7 +68,8 @@ def read_by_torch(
     views.fill(fd)
     link = f"/proc/self/fd/{fd}"
     # torch goes by a safetensors' suffix, fastio by what is in the file.
-    is_seen_by_link = file_format == PT or request.path.endswith(".safetensors") or views.of(fd) is not None
+    is_no_file = views.of(fd) is not None or is_remote(request.path)
+    is_seen_by_link = file_format == PT or request.path.endswith(".safetensors") or is_no_file
     by_link = is_seen_by_link and os.path.exists(link)
     with _named_errors(request, fd, size, file_format):
         obj = call_torch(request, link if by_link else request.path)

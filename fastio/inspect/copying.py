@@ -28,6 +28,7 @@ def copy(
     """
     check_regular(source)  # of a pipe or a device nothing would be copied: they have no size
     with opened(source) as (fd, size):
+        opening.refuse_remote(destination)
         target = _target(source, destination)
         if is_volume(target) and not is_volume(source):
             raise VolumeError(

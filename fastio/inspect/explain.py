@@ -21,6 +21,7 @@ from fastio.files.checkpoint_folders import told_of_folder
 from fastio.files.open_file import path_of
 from fastio.formats import foreign
 from fastio.formats.detect import PT
+from fastio.remote.urls import is_remote
 from fastio.transports import registry
 from fastio.transports.selection import Need
 from fastio.transports.transport import LOAD, SAVE, is_resident
@@ -98,7 +99,7 @@ def _transfer_of_file(op: str, path: str) -> tuple[TransferPlan, str]:
 
     A file that only torch can read is taken as one storage.
     """
-    if op == SAVE and not os.path.exists(path):
+    if op == SAVE and not os.path.exists(path) and not is_remote(path):
         cure = "give a number of bytes, and the folder that it would be saved into as folder="
         raise FileNotFoundError(errno.ENOENT, f"how large it will be is not known yet; {cure}", path)
     if os.path.isdir(path):

@@ -11,6 +11,7 @@ from fastio.errors import CorruptFileError, FormatError, shortened
 from fastio.files.open_file import path_of
 from fastio.inspect.contents import Contents
 from fastio.inspect.file_contents import contents_of_file
+from fastio.models.locate import is_remote_folder
 from fastio.models.weight_files import WeightFiles, open_weights
 
 
@@ -21,7 +22,7 @@ def contents(path: str | os.PathLike[str]) -> Contents:
     file, FormatError for one of another format, and what ``open`` raises.
     """
     name = path_of("path", path)
-    if os.path.isdir(name) or name.endswith(".index.json"):
+    if name.endswith(".index.json") or os.path.isdir(name) or is_remote_folder(name):
         return _contents_of_shards(name)
     return contents_of_file(name)
 

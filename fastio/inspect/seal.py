@@ -20,7 +20,7 @@ from fastio.formats.small_reads import head
 from fastio.inspect.tensor_digests import compare, digests
 from fastio.progress import check_progress, shown
 from fastio.runtime.native_errors import tensors_named
-from fastio.volumes.opening import is_in_volume
+from fastio.volumes.opening import is_in_volume, refuse_remote
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,7 @@ def seal(path: Path, *, hashes: bool = False, progress: Progress = None) -> Seal
     """
     path = path_of("path", path)
     check_progress(progress)
+    refuse_remote(path)
     refuse_folder(path, "seal")
     if is_in_volume(path):
         raise VolumeError(

@@ -11,6 +11,7 @@ from fastio.dicts import Context, Dictionary
 from fastio.dicts.choice import Choice
 from fastio.transports import registry
 from fastio.transports.transport import LOAD
+from fastio.volumes.opening import folder_of
 
 
 def chosen_once(policy: Any, path: str, nbytes: int) -> Any:
@@ -22,7 +23,7 @@ def chosen_once(policy: Any, path: str, nbytes: int) -> Any:
     resolved = dicts.resolve(policy, LOAD, registry.names())
     if resolved.tool is not None:
         return policy
-    return _FileChoice(resolved.ask(LOAD, os.path.dirname(path) or os.curdir, nbytes), nbytes)
+    return _FileChoice(resolved.ask(LOAD, folder_of(path) or os.curdir, nbytes), nbytes)
 
 
 class _FileChoice(Dictionary):

@@ -6,15 +6,18 @@ import errno
 import json
 import os
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from fastio.errors import CorruptFileError, ShardMissingError, quoted
 from fastio.files.checkpoint_folders import holds_shards, told_of_folder
-from fastio.files.open_file import MISSING_MODEL, check_regular, is_path, opened, paths_of
+from fastio.files.open_file import MISSING_MODEL, is_path, paths_of
 from fastio.formats import foreign
 from fastio.formats.detect import INDEX_SUFFIX
 from fastio.formats.small_reads import read_at
+from fastio.remote.urls import is_remote, joined, parent_of
 from fastio.sizes import count_of, exact_size
+from fastio.volumes.object_file import check_regular, opened
 from fastio.volumes.opening import is_in_volume
 
 _SUFFIXES = (".safetensors.index.json", ".safetensors")
@@ -64,12 +67,14 @@ def named(where: Any, missing: str = MISSING_MODEL) -> Located:
     path = os.fsdecode(where)
     if is_in_volume(path):
         return Located([path], None)
+    if is_remote(path):
+        return _named_remotely(path)
     try:
         os.stat(path)
     except FileNotFoundError:
         raise FileNotFoundError(errno.ENOENT, missing, path) from None
     if os.path.isdir(path):
-        path = _in_folder(path)
+        path = _in_folder(path, os.listdir(path))
     if not path.endswith(INDEX_SUFFIX):
         return Located([path], None)
     index = read_index(path)
@@ -77,15 +82,42 @@ def named(where: Any, missing: str = MISSING_MODEL) -> Located:
     return Located([os.path.join(folder, name) for name in sorted(set(index.files.values()))], index)
 
 
+def is_remote_folder(path: str) -> bool:
+    """Whether a path is the URL of a folder. RemoteError, also a FileNotFoundError, if it is one of nothing."""
+    if not is_remote(path):
+        return False
+    from fastio.remote.place import place_of  # not at import: few models are remote
+
+    return place_of(path).is_folder()
+
+
+def _named_remotely(url: str) -> Located:
+    from fastio.remote.place import place_of  # not at import: few models are remote
+
+    if not url.endswith(INDEX_SUFFIX):
+        if not is_remote_folder(url):
+            return Located([url], None)
+        url = _in_folder(url, place_of(url).names())
+        if not url.endswith(INDEX_SUFFIX):
+            return Located([url], None)
+    index = read_index(url)
+    return Located([joined(parent_of(url), name) for name in sorted(set(index.files.values()))], index)
+
+
 def check_present(path: str, index: ShardIndex) -> None:
-    """Raise ShardMissingError if a file that an index names is missing."""
-    if not os.path.exists(path):
-        tensors = [tensor for tensor, file in index.files.items() if file == os.path.basename(path)]
-        raise ShardMissingError(
-            path,
-            f"{index.path} names this file for {count_of(len(tensors), 'tensor')} ({quoted(tensors[0])} is one), but "
-            "it is missing: download or copy it again",
-        )
+    """Raise ShardMissingError if a file that an index names is missing; remote ones are opened first."""
+    if not is_remote(path) and not os.path.exists(path):
+        raise missing_shard(path, index)
+
+
+def missing_shard(path: str, index: ShardIndex) -> ShardMissingError:
+    """The error for a file that an index names, and that is missing."""
+    tensors = [tensor for tensor, file in index.files.items() if file == os.path.basename(path)]
+    return ShardMissingError(
+        path,
+        f"{index.path} names this file for {count_of(len(tensors), 'tensor')} ({quoted(tensors[0])} is one), but it is "
+        "missing: download or copy it again",
+    )
 
 
 def read_index(path: str) -> ShardIndex:
@@ -127,11 +159,12 @@ def _listed(where: Any) -> list[str]:
     return paths
 
 
-def _in_folder(folder: str) -> str:
-    """The file of a folder that holds, or indexes, a model."""
+def _in_folder(folder: str, names: Iterable[str]) -> str:
+    """The file of a folder that holds, or indexes, a model, among the names that the folder has."""
+    names = sorted(names)
     for name in _NAMES:
-        path = os.path.join(folder, name)
-        if os.path.isfile(path):
+        path = joined(folder, name) if is_remote(folder) else os.path.join(folder, name)
+        if name in names and (is_remote(folder) or os.path.isfile(path)):
             return path
     expected = " or ".join(_NAMES)
     if holds_shards(folder):
@@ -140,11 +173,10 @@ def _in_folder(folder: str) -> str:
             "fastio.distributed.consolidate; `fastio verify` takes the parts by their names"
         )
         raise FileNotFoundError(errno.ENOENT, problem, folder)
-    names = sorted(os.listdir(folder))
     for suffix in _SUFFIXES:
         found = [name for name in names if name.endswith(suffix)]
         if len(found) == 1 and not _SHARD.search(found[0]):
-            return os.path.join(folder, found[0])
+            return joined(folder, found[0]) if is_remote(folder) else os.path.join(folder, found[0])
         if found and all(map(_SHARD.search, found)):
             problem = (
                 f"expected {expected}, found {quoted(', '.join(found))}, shards without an index: a save was "
@@ -154,5 +186,6 @@ def _in_folder(folder: str) -> str:
         if found:
             problem = f"expected {expected}, found {quoted(', '.join(found))}: name one, or a list of all"
             raise FileNotFoundError(errno.ENOENT, problem, folder)
-    said = told_of_folder(folder) or "no file of safetensors: check the path, or name a file of tensors"
+    held = "" if is_remote(folder) else told_of_folder(folder)
+    said = held or "no file of safetensors: check the path, or name a file of tensors"
     raise FileNotFoundError(errno.ENOENT, f"expected {expected}, found {said}", folder)

@@ -21,6 +21,7 @@ from fastio.formats.safetensors import sidecar
 from fastio.formats.safetensors.format import checked_metadata
 from fastio.models.module_tensors import module_tensors, tied_groups
 from fastio.models.shards import INDEX_NAME, index_text, is_model_file, split
+from fastio.remote.urls import is_remote
 from fastio.sizes import parse_size
 from fastio.volumes.opening import refuse_volume
 
@@ -47,7 +48,8 @@ def save_model(
 
     Args:
         model: the module; its parameters and persistent buffers are saved.
-        filename: a name that ends in ``.safetensors`` for one file; else a folder, which is made if it is missing.
+        filename: a name that ends in ``.safetensors`` for one file; else a folder, which is made if it is missing. Or
+            the URL of one, to which the files are uploaded once all are written, the index last.
         metadata: text that is stored as well: in the file, or if there are several, in the index.
         force_contiguous: False refuses tensors that are not contiguous. They are stored packed in any case.
         max_shard_size: in a folder, the most bytes of tensors in one file; a larger tensor has a file of its own.
@@ -82,7 +84,12 @@ def save_model(
         return
     refuse_volume(name)
     shards = split({key: tensor.nbytes for key, tensor in tensors.items()}, most)
-    _save_folder(name, tensors, shards, text, policy, options)
+    if not is_remote(name):
+        _save_folder(name, tensors, shards, text, policy, options)
+        return
+    from fastio.models.remote_saving import save_folder  # not at import: few models are remote
+
+    save_folder(name, lambda folder: _save_folder(folder, tensors, shards, text, policy, options))
 
 
 def _distinct(model: torch.nn.Module, path: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:

@@ -57,7 +57,8 @@ def safe_open(
 
     Args:
         filename: a file; a list of files; an index of shards; or a folder with ``model.safetensors``,
-            ``model.safetensors.index.json``, ``pytorch_model.bin`` or ``pytorch_model.bin.index.json``.
+            ``model.safetensors.index.json``, ``pytorch_model.bin`` or ``pytorch_model.bin.index.json``. URLs of fsspec
+            do as well: the files are downloaded into a cache.
         framework: ``"pt"`` for tensors; ``"np"`` for numpy arrays, in host memory.
         device: where tensors are read to: a name, a ``torch.device`` or an accelerator's number.
         backend: safetensors' argument, ``"mmap"`` or ``"pread"``. It has no effect: ``policy`` says how files are read.

@@ -10,7 +10,7 @@ from fastio import api
 from fastio.arguments import Backend, Device, HostMemory, Path
 from fastio.devices.argument import named_device
 from fastio.engine.call_checks import check_flag, swapped
-from fastio.engine.load import load_open
+from fastio.engine.load import load_open, with_download
 from fastio.engine.plan import LoadRequest
 from fastio.files.open_file import path_of, translate_open_limit
 from fastio.formats import dense_tensors
@@ -61,7 +61,9 @@ def load_file(
     request = api.into_memory(LoadRequest(path, target, True, None, "auto", verify, {}), into)
     with translate_open_limit("load", path), opened(path) as (fd, size):
         # Not what the first bytes say: a pickle is never loaded here.
-        tensors, transfer = load_open(request, fd, size, SAFETENSORS, started, None)
+        tensors, transfer = with_download(
+            request, started, lambda began: load_open(request, fd, size, SAFETENSORS, began, None)
+        )
     publish(transfer)
     found: dict[str, torch.Tensor] = tensors
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastio._native import Descriptor
 from fastio.errors import ChecksumError, CorruptFileError, FormatError, TensorMissingError, quoted
@@ -22,10 +22,15 @@ from fastio.formats.safetensors.tensor_checksums import TensorChecksums
 from fastio.formats.safetensors.tensor_table import TensorTable
 from fastio.formats.small_reads import head
 from fastio.models.locate import Located, locate
+from fastio.models.remote_model import copies_of, discard_all
 from fastio.runtime.fork_safe_lock import lock_across_forks
 from fastio.runtime.gc_pause import gc_paused
+from fastio.runtime.handled_errors import HandledErrors
 from fastio.volumes.object_file import ObjectReader, check_regular
 from fastio.volumes.opening import is_in_volume
+
+if TYPE_CHECKING:
+    from fastio.remote.cached_file import CachedFile
 
 CLOSED = "the files are closed: use them inside the context, or open them again"
 _lock = lock_across_forks()  # one for all: it is held for microseconds
@@ -39,17 +44,25 @@ class WeightFile:
 
     ``verify``: its checksums are wanted. ``checksummed``: some of its tensors have any. ``unpickled``: the object of a
     ``.pt``, with ``keep_object``. ``is_shared``: ranks of this machine read parts of it, so host memory is filled
-    by way of the page cache: what the kernel reads beyond one rank's part is another's.
+    by way of the page cache: what the kernel reads beyond one rank's part is another's. ``copy``: of a remote file.
     """
 
-    def __init__(self, path: str, verify: bool, keep_object: bool = False, is_shared: bool = False) -> None:
+    def __init__(
+        self,
+        path: str,
+        verify: bool,
+        keep_object: bool = False,
+        is_shared: bool = False,
+        copy: CachedFile | None = None,
+    ) -> None:
         self.path = path
         self.is_shared = is_shared
+        self._copy = copy
         self._reads = 0
         self._is_closed = False
         check_regular(path)
         with translate_open_limit("open", path):
-            self._descriptor = ObjectReader(path) if is_in_volume(path) else Descriptor(path, os.O_RDONLY)
+            self._descriptor = copy or (ObjectReader(path) if is_in_volume(path) else Descriptor(path, os.O_RDONLY))
             self.fd = self._descriptor.open()
         self.size = os.fstat(self.fd).st_size
         self._unchanged = Unchanged(path, self.fd, self.size)
@@ -82,7 +95,12 @@ class WeightFile:
         return self.table.entries[name].crc if self.verify else None
 
     def mismatch(self, name: str, *others: str) -> ChecksumError:
-        """The error for a tensor whose bytes do not have their CRC-32; it has the names of others, too."""
+        """The error for a tensor whose bytes do not have their CRC-32; it has the names of others, too.
+
+        A damaged copy of a remote file is not kept.
+        """
+        if self._copy is not None:
+            self._copy.discard()
         entry = self.table.entries[name]
         known = self._checksums or TensorChecksums({name: entry.crc or 0}, None)
         error = known.mismatch(self.path, name, entry)
@@ -133,10 +151,12 @@ class WeightFiles:
         self.file_of: dict[str, WeightFile] = {}
         listed = ", ".join(located.paths[:3]) + (", …" if len(located.paths) > 3 else "")
         self.described = os.fsdecode(where) if is_path(where) else listed
-        for path in located.paths:
-            dense_tensors.check_mode(path, SAFETENSORS)
-            self._add(WeightFile(path, verify, keep_object, is_shared))
-        _check_index(located, self.file_of)
+        copies = copies_of(located)
+        with HandledErrors(CorruptFileError, lambda _: discard_all(copies)):
+            for path in located.paths:
+                dense_tensors.check_mode(path, SAFETENSORS)
+                self._add(WeightFile(path, verify, keep_object, is_shared, copies.get(path)))
+            _check_index(located, self.file_of)
 
     def entry(self, name: str) -> Entry:
         """Where a tensor lies in its file. TensorMissingError for a name that no file has."""

@@ -10,6 +10,7 @@ from types import TracebackType
 
 from fastio.errors import CorruptFileError
 from fastio.files import open_file
+from fastio.remote.urls import is_remote
 from fastio.volumes import opening, views
 from fastio.volumes.views import View
 
@@ -120,18 +121,24 @@ class ObjectReader:
 
 
 def check_regular(path: str) -> None:
-    """As :func:`fastio.files.open_file.check_regular`; an object is looked for only when it is opened."""
-    if not opening.is_in_volume(path):
+    """As :func:`fastio.files.open_file.check_regular`; others are looked for only when they are opened."""
+    if not opening.is_in_volume(path) and not is_remote(path):
         open_file.check_regular(path)
 
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[tuple[int, int]]:
-    """The descriptor and the size of a file, or of a view of an object, opened for reading.
+    """The descriptor and the size of a file, of a view of an object, or of a remote file's copy, opened for reading.
 
     Raises as :func:`fastio.files.open_file.opened` and :class:`ObjectReader` do; at the end VolumeError if a writer has
-    removed or replaced the object since.
+    removed or replaced the object since. RemoteError as :class:`fastio.remote.cached_file.CachedFile` does.
     """
+    if is_remote(path):
+        from fastio.remote import cached_file  # not at import: few files are remote
+
+        with cached_file.opened(path) as found:
+            yield found
+        return
     if not opening.is_in_volume(path):
         with open_file.opened(path) as found:
             yield found

@@ -12,8 +12,9 @@ import os
 import stat
 from typing import Protocol, cast
 
-from fastio.errors import VolumeError
+from fastio.errors import UnsupportedError, VolumeError
 from fastio.files.open_file import path_of
+from fastio.remote.urls import is_remote
 from fastio.volumes.device import Device
 
 # Who opens a device, by the prefix; imported at first use.
@@ -33,8 +34,8 @@ class _Opener(Protocol):
 
 
 def is_in_volume(path: str) -> bool:
-    """Whether a path is of a volume, and not of a file: it begins with one of :data:`PREFIXES`."""
-    return path.startswith(PREFIXES)
+    """Whether a path is of a volume: it begins with one of :data:`PREFIXES`, and is not the URL ``file://``."""
+    return path.startswith(PREFIXES) and not is_remote(path)
 
 
 def tool_of(path: str) -> str:
@@ -69,7 +70,14 @@ def split(path: str) -> tuple[str, str]:
 
 
 def folder_of(path: str) -> str:
-    """The folder of a file, or of the file or device that a volume lies on; empty for the working folder."""
+    """The folder of a file, or of the file or device that a volume lies on; empty for the working folder.
+
+    Of a remote file it is that of its local copies.
+    """
+    if is_remote(path):
+        from fastio.remote import cache_folder  # not at import: few files are remote
+
+        return cache_folder.folder("files")
     if not is_in_volume(path):
         return os.path.dirname(path)
     kind, _, place = split(path)[0].partition(":")
@@ -79,11 +87,22 @@ def folder_of(path: str) -> str:
 def outside_volumes(argument: str, value: object) -> str:
     """The text of the path of a file or folder that is written or read as such. TypeError for what is no path.
 
-    VolumeError for a path in a volume: it would be taken for one in a folder of the name ``file:``.
+    VolumeError for a path in a volume: it would be taken for one in a folder of the name ``file:``. UnsupportedError
+    for a URL.
     """
     path = path_of(argument, value)
     refuse_volume(path)
+    refuse_remote(path)
     return path
+
+
+def refuse_remote(path: str) -> None:
+    """Raise UnsupportedError for the URL of a remote place, where only a path on this machine is taken."""
+    if is_remote(path):
+        raise UnsupportedError(
+            f"{path}: this cannot be at a remote place, expected a path on this machine: name one, and copy its files "
+            "afterwards; a folder whose own name is so is named by its whole path"
+        )
 
 
 def refuse_volume(path: str) -> None:

@@ -10,7 +10,7 @@ import fastio
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
-# Python's, torch's and the system's own.
+# Python's, torch's, fsspec's and the system's own.
 OTHERS = {
     "Weights only load failed",
     "No space left on device",
@@ -19,6 +19,8 @@ OTHERS = {
     "Operation not permitted",
     "DefaultCPUAllocator: can't allocate memory",
     "CUDA out of memory",
+    "Install s3fs",
+    "Protocol not known",
 }
 
 

@@ -36,12 +36,15 @@ class FolderLock:
     A writer process that finishes the steps of a training that died is waited for; after 5 s, a warning in the log
     says so.
 
+    ``name`` is what messages call the folder, if that is not its path.
+
     Raises FolderInUseError, naming the holder; CheckpointError if something else is in the lock's place; TransferError
     if the system cannot lock.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, name: str = "") -> None:
         path = os.path.join(folder, _NAME)
+        folder = name or folder
         # Descriptor, because an interrupt could leak a bare descriptor. O_NONBLOCK, because opening a pipe would wait.
         self._path, self._folder = path, folder
         self._file = Descriptor(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)

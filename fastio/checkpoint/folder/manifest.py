@@ -89,6 +89,13 @@ def read(folder: str) -> Manifest:
     return _parsed(path, data)
 
 
+def parsed(path: str, data: bytes) -> Manifest:
+    """Return the manifest that bytes are; ``path`` is where they come from. Raises as :func:`read` does."""
+    if len(data) > _MOST_BYTES:
+        raise _damaged(path)
+    return _parsed(path, data)
+
+
 def checked_metadata(metadata: Any) -> dict[str, Any]:
     """Return the caller's metadata as JSON will return it.
 

@@ -36,6 +36,12 @@ def name_of(step: int) -> str:
     return f"step-{step:010d}"
 
 
+def number_of(name: str) -> int | None:
+    """The number of the step whose folder has this name; None if it is not the name of one."""
+    match = _STEP.fullmatch(name)
+    return int(match[1]) if match is not None and name == name_of(int(match[1])) else None
+
+
 class StepFolder:
     """The folder that holds the steps' folders. Reading never changes anything.
 
@@ -46,6 +52,8 @@ class StepFolder:
     ``path`` is one that system calls accept. ``make`` makes the folder if it is missing. OSError if that fails.
     """
 
+    is_remote = False
+
     def __init__(self, folder: str, make: bool = False) -> None:
         self._folder = LongPathFolder(folder, make)
         self.path = self._folder.path
@@ -53,6 +61,24 @@ class StepFolder:
     def path_of(self, step: int) -> str:
         """Return the path of a step's folder, which need not exist."""
         return os.path.join(self.path, name_of(step))
+
+    @property
+    def lock_folder(self) -> str:
+        """The folder whose lock the steps' writer holds."""
+        return self.path
+
+    @contextlib.contextmanager
+    def staged(self, step: int, tick: Callable[[], None]) -> Iterator[StepFolder]:
+        """The folder into which a step is written; at the end it is where readers find it.
+
+        ``tick`` is called now and then if that takes long. What it raises ends it, and nothing of the step is left.
+        """
+        yield self
+
+    @contextlib.contextmanager
+    def fetched(self, step_manifest: Manifest) -> Iterator[str]:
+        """The path of a folder with the files of a step, for reading."""
+        yield self.path_of(step_manifest.step)
 
     def make(self, step: int) -> tuple[str, set[str]]:
         """Make a step's folder if it is missing; return its path and the names that are in it already.
@@ -93,7 +119,7 @@ class StepFolder:
         damaged: dict[int, CorruptFileError | TransferError] = {}
         for step in self.visible():
             try:
-                step_manifest = manifest.read(self.path_of(step))
+                step_manifest = self.read_manifest(step)
                 if step_manifest.step != step:
                     raise CorruptFileError(
                         self.path_of(step), None, f"its manifest is that of step {step_manifest.step}"
@@ -107,10 +133,14 @@ class StepFolder:
                 damaged[step] = error
         return sorted(found, key=lambda step_manifest: step_manifest.order), damaged
 
+    def read_manifest(self, step: int) -> Manifest:
+        """Return the manifest of a step; raises as ``manifest.read`` does."""
+        return manifest.read(self.path_of(step))
+
     def has(self, step_manifest: Manifest) -> bool:
         """Return whether a step still has this manifest; True if its manifest cannot be read."""
         try:
-            return manifest.read(self.path_of(step_manifest.step)).order == step_manifest.order
+            return self.read_manifest(step_manifest.step).order == step_manifest.order
         except FileNotFoundError:
             return False
         except FastIOError:
@@ -155,11 +185,10 @@ class StepFolder:
 
     def _all(self) -> Iterator[tuple[int, str]]:
         for name in _names(self.path):
-            match = _STEP.fullmatch(name)
-            if match is not None and name == name_of(int(match[1])):
-                path = os.path.join(self.path, name)
-                if has_kind(path, stat.S_ISDIR):
-                    yield int(match[1]), path
+            step = number_of(name)
+            path = os.path.join(self.path, name)
+            if step is not None and has_kind(path, stat.S_ISDIR):
+                yield step, path
 
 
 def steps_in(folder: str, make: bool) -> StepFolder:
@@ -203,9 +232,14 @@ def is_marked(names: Iterable[str]) -> bool:
     return any(_MARK.fullmatch(name) for name in names)
 
 
+def is_own(name: str) -> bool:
+    """Return whether a file of a step's folder has a name that only Checkpointers give, or is its manifest's mark."""
+    return _OWN.fullmatch(name) is not None
+
+
 def leftovers(path: str, named: Collection[str]) -> set[str]:
     """Return the files of a step's folder that Checkpointers wrote and that are not in ``named``."""
-    own = {name for name in _names(path) if name not in named and _OWN.fullmatch(name)}
+    own = {name for name in _names(path) if name not in named and is_own(name)}
     if DCP_METADATA not in named and any(map(_DATA.fullmatch, own)):  # else another program put a checkpoint there
         own |= {DCP_METADATA} & set(_names(path))
     return own

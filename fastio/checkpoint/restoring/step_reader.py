@@ -79,8 +79,8 @@ class StepReader:
     def _checked(self, manifest: Manifest) -> int:
         """Check this rank's share of a step's files; return the bytes of all."""
         members = self._members
-        with members.agreement(f"verify({manifest.step})"):
-            check_part(self._steps.path_of(manifest.step), manifest, members.rank, members.world)
+        with members.agreement(f"verify({manifest.step})"), self._steps.fetched(manifest) as folder:
+            check_part(folder, manifest, members.rank, members.world)
         return sum(file.nbytes for file in manifest.files)
 
     def _while_there(self, step: int, read: Callable[[Manifest], _Found]) -> _Found:
@@ -119,7 +119,8 @@ class StepReader:
                 request = RestoreRequest(
                     wanted.into, wanted.device, wanted.weights_only, self._policy, told, checked.reach
                 )
-                return read_of_kind(self._steps.path_of(manifest.step), manifest, request, members)
+                with self._steps.fetched(manifest) as folder:
+                    return read_of_kind(folder, manifest, request, members)
 
 
 def _each(error: Exception) -> list[Any]:

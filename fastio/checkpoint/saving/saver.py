@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from fastio.checkpoint import at_exit
 from fastio.checkpoint.background_write import BackgroundWrite
 from fastio.checkpoint.folder.incremental_links import BaseStep
 from fastio.checkpoint.folder.manifest import Manifest
@@ -56,6 +57,8 @@ class Saver:
         self._steps = steps
         self._settings = settings
         self._queue = self._writes.queue
+        if steps.is_remote:
+            at_exit.finish_at_exit(self._queue)
         self._is_closing = self._all_stop = False
         self._last: SaveHandle | None = None  # the save after a signal
         self._has_told_full = False

@@ -41,7 +41,7 @@ class StepsOfOneProcess:
 
     def __init__(self, steps: StepFolder) -> None:
         self.members = Alone()
-        self.lock: FolderLock | None = FolderLock(steps.path)
+        self.lock: FolderLock | None = FolderLock(steps.lock_folder, steps.path)
         self._steps, self._refused_objects = steps, RefusedObjects()
 
     def writer(self, settings: SaveSettings) -> StepWriter:
@@ -66,7 +66,7 @@ class StepsOfRanks:
         try:
             with members.agreement("Checkpointer"):
                 if members.rank == 0:
-                    self.lock = FolderLock(steps.path)
+                    self.lock = FolderLock(steps.lock_folder, steps.path)
         except BaseException:
             if self.lock is not None:
                 self.lock.release()

@@ -28,7 +28,10 @@ class StepWriter:
 
     def write(self, task: Task) -> WrittenStep:
         """Write a step, as number ``task.order`` or, if that is 0, as the next one; raises as ``write_step`` does."""
-        return write_step(task if task.order else task._replace(order=self.next_order()))
+        if not task.order:
+            task = task._replace(order=self.next_order())
+        with self._steps.staged(task.step, lambda: _tick(task)) as folder:
+            return write_step(task._replace(folder=folder))
 
     def hide(self) -> list[int]:
         """Make the steps that are not to be kept invisible; return their numbers."""
@@ -57,3 +60,9 @@ class StepWriter:
                 self._hidden.pop()  # the error is raised once
                 raise
             self._hidden.pop()  # afterwards, so that an interrupted removal is tried again
+
+
+def _tick(task: Task) -> None:
+    """Report that all is written here, so that a write without time left ends."""
+    if task.progress is not None:
+        task.progress(task.nbytes, task.nbytes)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from typing import Any
@@ -17,6 +18,7 @@ from fastio.formats.safetensors.header_checksums import CRC_DIGITS, SHA_DIGITS, 
 from fastio.formats.safetensors.tensor_checksums import AS_IT_IS, TensorChecksums
 from fastio.formats.safetensors.tensor_table import TensorTable
 from fastio.formats.small_reads import read_at
+from fastio.remote.urls import is_remote
 from fastio.sizes import exact_size
 
 _SUFFIX = ".fastio-checksums.json"
@@ -45,8 +47,8 @@ def of_sidecar(path: str, fd: int, size: int, table: TensorTable) -> TensorCheck
     """
     name = name_of(path)
     try:
-        with opened_in_folder(name) as (sidecar, nbytes):
-            if not os.path.samestat(os.stat(path), os.fstat(fd)):
+        with _opened(name) as (sidecar, nbytes):
+            if not is_remote(path) and not os.path.samestat(os.stat(path), os.fstat(fd)):
                 return None  # a file object's, or the file was replaced since it was opened
             if nbytes > _LARGEST:
                 raise _malformed(path, name, f"it has {exact_size(nbytes)}, expected at most {exact_size(_LARGEST)}")
@@ -69,6 +71,14 @@ def of_sidecar(path: str, fd: int, size: int, table: TensorTable) -> TensorCheck
     if not isinstance(crcs, dict) or not is_complete:
         raise _malformed(path, name, "it does not have a checksum of hex digits for each tensor")
     return TensorChecksums(numbers(crcs, "".join(crcs.values())), hashes, name)
+
+
+def _opened(name: str) -> contextlib.AbstractContextManager[tuple[int, int]]:
+    if not is_remote(name):
+        return opened_in_folder(name)
+    from fastio.remote import cached_file  # not at import: few files are remote
+
+    return cached_file.opened(name)
 
 
 def _header_crc(path: str, fd: int, table: TensorTable) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fastio.errors import FormatError, UnsupportedError, quoted
@@ -44,7 +44,7 @@ def named(path: str, max_shard_size: int | str | None) -> Destination:
     return Destination(path.rstrip(os.sep) or os.sep, SAFETENSORS, most)
 
 
-def check_free(to: Destination, sources: Iterable[str], force: bool) -> None:
+def check_free(to: Destination, sources: Sequence[str], force: bool) -> None:
     """UnsupportedError if a file would replace one of the source, FileExistsError for others without ``force``."""
     if to.shard_size is None:
         old = [to.path] if os.path.lexists(to.path) else []
@@ -54,8 +54,9 @@ def check_free(to: Destination, sources: Iterable[str], force: bool) -> None:
             raise FileExistsError(errno.EEXIST, problem, to.path)
         names = sorted(filter(is_model_file, os.listdir(to.path))) if os.path.isdir(to.path) else []
         old = [os.path.join(to.path, name) for name in names]
+    here = [source for source in sources if os.path.exists(source)]  # not what is in a volume or at a remote place
     for path in old:
-        if os.path.exists(path) and any(os.path.samefile(path, source) for source in sources):
+        if os.path.exists(path) and any(os.path.samefile(path, source) for source in here):
             raise UnsupportedError(f"{path}: this is a file of the source, which is read while it is converted; name "
                                    "another destination")  # fmt: skip
         if not force:

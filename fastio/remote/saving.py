@@ -1,0 +1,36 @@
+"""Saves one file to a remote place: to this machine first, then by an upload."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from fastio.errors import UnsupportedError
+from fastio.remote.place import place_of
+from fastio.remote.renamed_errors import renamed_errors
+from fastio.remote.staging import staging_folder
+from fastio.remote.upload import upload
+from fastio.remote.urls import base_of
+from fastio.results import SaveResult
+
+
+def saved_remotely(url: str, save: Callable[[str], SaveResult]) -> SaveResult:
+    """Call ``save`` with a local path, and upload what is there; returns its result with the URL and the whole time.
+
+    RemoteError if the upload fails: the place has what it had before. UnsupportedError for a URL without a file's name.
+    """
+    started = time.perf_counter()
+    if url.endswith("/"):
+        raise UnsupportedError(f"{url}: it names a folder, expected the URL of a file; add the name of a file")
+    place_of(url)  # what is not installed is told before anything is written
+    with staging_folder() as folder:
+        path = os.path.join(folder, base_of(url))
+        with renamed_errors(path, url):
+            result = save(path)
+        began = time.perf_counter()
+        upload(path, url)
+    ended = time.perf_counter()
+    note = f"uploaded in {ended - began:.2f} s"
+    return replace(result, path=url, seconds=ended - started, fallbacks=(*result.fallbacks, note))

@@ -1,0 +1,189 @@
+"""Uploads and downloads that fail, are interrupted or killed: nothing half-written is seen or stays."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import fsspec
+import pytest
+import torch
+
+import fastio
+import warm_python
+from remote_places import RangedStore, equal, names_below
+
+URL = "ranged://bucket/it.pt"
+STATE = {"value": torch.arange(1000.0)}
+NEW = {"value": -STATE["value"]}
+
+
+class NoCredentialsError(Exception):
+    """As botocore's: no OSError."""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "cure"),
+    [
+        (NoCredentialsError("Unable to locate credentials"), PermissionError, "give credentials that may do this"),
+        (PermissionError("Access Denied"), PermissionError, "give credentials that may do this"),
+        (FileNotFoundError("The specified bucket does not exist"), FileNotFoundError, "whether the bucket"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), ConnectionRefusedError, "the network"),
+        (KeyError("surprise"), OSError, "check the URL, the credentials and the network"),
+        (TimeoutError(), TimeoutError, "the network"),
+    ],
+    ids=lambda value: getattr(type(value), "__name__", ""),
+)
+@pytest.mark.parametrize("operation", ["info", "cat_file", "put_file"])
+def test_errors_of_a_place_name_url_cause_and_cure(
+    store: type[RangedStore], cache: Path, operation: str, error: Exception, kind: type[OSError], cure: str
+) -> None:
+    fastio.save(STATE, URL)
+
+    def hook(called: str, path: str) -> None:
+        if called == operation:
+            raise error
+
+    store.hook = hook
+    with pytest.raises(fastio.RemoteError, match=cure) as caught:
+        fastio.save(NEW, URL) if operation == "put_file" else fastio.load(URL)
+    assert isinstance(caught.value, kind)
+    assert caught.value.filename == URL
+    assert str(error.args[-1] if error.args else "TimeoutError") in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    store.hook = None
+    assert equal(fastio.load(URL), STATE)
+    assert not [*cache.glob("staging/*"), *cache.glob("files/*.part")]
+
+
+def test_a_short_answer_is_no_file(store: type[RangedStore], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fastio.save(STATE, URL)
+    cat = store._cat_file
+
+    async def short(fs: RangedStore, path: str, start: int, end: int) -> bytes:
+        return (await cat(fs, path, start, end))[:-1]
+
+    monkeypatch.setattr(store, "_cat_file", short)
+    with pytest.raises(fastio.RemoteError, match=r"the place gave .* from byte 0, expected"):
+        fastio.load(URL)
+    assert not [*cache.glob("files/*")]
+
+
+def test_a_short_upload_is_told(store: type[RangedStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lost(fs: RangedStore, lpath: str, rpath: str) -> None:
+        await fs._pipe_file(rpath, b"half")
+
+    monkeypatch.setattr(store, "_put_file", lost)
+    with pytest.raises(fastio.RemoteError, match=r"the place has 4 bytes, expected .*; save it again"):
+        fastio.save(STATE, URL)
+
+
+@pytest.mark.parametrize("operation", ["write", "mv"])
+def test_a_failed_save_to_files_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    url, local = f"file://{tmp_path}/it.pt", fsspec.filesystem("file")
+    fastio.save(STATE, url)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(type(local), "mv" if operation == "mv" else "_open", fail)
+    with pytest.raises(fastio.RemoteError, match="No space left on device; make room there"):
+        fastio.save(NEW, url)
+    monkeypatch.undo()
+    assert names_below(f"file://{tmp_path}") == {"it.pt"}
+    assert torch.equal(torch.load(tmp_path / "it.pt")["value"], STATE["value"])
+
+
+def test_what_cannot_be_saved_names_the_url(store: type[RangedStore], cache: Path) -> None:
+    with pytest.raises(fastio.UnpicklableError, match=f"^{URL}: "):
+        fastio.save({"function": lambda: 1}, URL)
+    with pytest.raises(fastio.FormatError, match=r"^ranged://bucket/it\.safetensors: "):
+        fastio.save({"value": 1}, "ranged://bucket/it.safetensors")
+    with pytest.raises(fastio.UnsupportedError, match="it names a folder"):
+        fastio.save(STATE, "ranged://bucket/")
+    fastio.save(STATE, URL)
+    with pytest.raises(IsADirectoryError, match="this is a folder"):
+        fastio.load("ranged://bucket")
+    assert not [*cache.glob("staging/*")]
+
+
+@pytest.mark.parametrize("operation", ["put_file", "cat_file"])
+def test_an_interrupt_ends_a_transfer(store: type[RangedStore], cache: Path, operation: str) -> None:
+    fastio.save(STATE, URL)
+    may_end, has_ended = threading.Event(), threading.Event()
+
+    def hook(called: str, path: str) -> None:
+        if called == operation:
+            os.kill(os.getpid(), signal.SIGINT)
+            may_end.wait(30)
+            has_ended.set()
+
+    store.hook = hook
+    with pytest.raises(KeyboardInterrupt):
+        fastio.save(NEW, URL) if operation == "put_file" else fastio.load(URL)
+    store.hook = None
+    may_end.set()
+    assert has_ended.wait(30)
+    names_below("ranged://bucket")  # by the thread that would go on with the transfer
+    assert not [*cache.glob("staging/*"), *cache.glob("files/*.part")]
+    assert equal(fastio.load(URL), STATE)
+
+
+def test_a_killed_upload_leaves_the_old_file(tmp_path: Path, cache: Path) -> None:
+    url = f"file://{tmp_path}/place/it.pt"
+    (tmp_path / "place").mkdir()
+    fastio.save(STATE, url)
+    code = """
+import os, signal, sys, torch, fastio
+from fastio.remote import upload
+upload._check = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+fastio.save(torch.ones(9), sys.argv[1])
+"""
+    assert warm_python.run(code, url, timeout=60).returncode == -signal.SIGKILL
+    assert equal(fastio.load(url), STATE)
+    (left,) = names_below(f"file://{tmp_path}/place") - {"it.pt"}
+    assert len([*cache.glob("staging/*")]) == 1
+    fastio.save(NEW, url)
+    assert names_below(f"file://{tmp_path}/place") == {"it.pt", left}, "its writer may be at work elsewhere"
+    assert not [*cache.glob("staging/*")]
+    os.utime(tmp_path / "place" / left, times=(0, time.time() - 25 * 3600))
+    fastio.save(STATE, url)
+    assert names_below(f"file://{tmp_path}/place") == {"it.pt"}
+    assert equal(fastio.load(url), STATE)
+
+
+@pytest.mark.parametrize(
+    ("url", "cure"),
+    [
+        ("nowhere://bucket/it.pt", "Protocol not known: nowhere"),
+        ("oci://bucket@space/it.pt", "[Ii]nstall.*ocifs"),
+    ],
+)
+def test_what_is_not_installed_is_told(url: str, cure: str) -> None:
+    for call in (lambda: fastio.load(url), lambda: fastio.save(STATE, url), lambda: fastio.Checkpointer(url)):
+        with pytest.raises(fastio.RemoteError, match=cure):
+            call()
+
+
+def test_without_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(fastio.RemoteError, match=r"fsspec is not installed .*; pip install .*fsspec"):
+        fastio.load("s3://bucket/it.pt")
+
+
+def test_fsspec_is_not_imported_for_files_of_this_machine(tmp_path: Path) -> None:
+    code = (
+        "import sys, fastio, fastio.models, fastio.checkpoint; fastio.save([1], 'it.pt'); fastio.load('it.pt')\n"
+        "print([name for name in sys.modules if name.startswith(('fsspec.core', 'fastio.remote.place'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
