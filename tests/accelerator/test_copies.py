@@ -164,15 +164,17 @@ def test_copies_by_address_run_on_the_stream_that_is_named(by_torch: bool) -> No
     simulated.configure_execution("always")
     stream = accelerator.new_stream(source.device)
     stream.wait_stream(accelerator.current_stream(source.device))
-    copy(stream, host.data_ptr(), source.data_ptr(), source.nbytes, True)
-    copy(stream, back.data_ptr(), host.data_ptr(), source.nbytes, False)
+    half = source.nbytes // 2
+    pieces = [(0, half), (half, source.nbytes - half), (0, 0)]
+    copy(stream, [(host.data_ptr() + start, source.data_ptr() + start, nbytes) for start, nbytes in pieces], True)
+    copy(stream, [(host.data_ptr(), back.data_ptr(), source.nbytes)], False)
     assert not stream.record_event().query()
     accelerator.current_stream(source.device).wait_stream(stream)
     assert torch.equal(back.cpu(), source.cpu())
     pageable = torch.empty(4 * MIB, dtype=torch.uint8)
     if not by_torch:
         with pytest.raises(RefusedError, match="not registered"):
-            copy(stream, pageable.data_ptr(), source.data_ptr(), source.nbytes, True)
+            copy(stream, [(pageable.data_ptr(), source.data_ptr(), source.nbytes)], True)
 
 
 def test_copies_between_devices_order_both_streams() -> None:

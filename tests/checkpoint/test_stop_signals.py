@@ -30,12 +30,12 @@ from trainings import state_of
 folder, pause = sys.argv[1], float(sys.argv[2])
 save = writing.save_layout
 
-def slow(layout, path, policy, progress, still):
+def slow(layout, path, policy, progress, *others):
     import time
     for _ in range(int(pause / 0.01)):
         time.sleep(0.01)
         progress(0, 1)  # as a large file reports it
-    return save(layout, path, policy, progress, still)
+    return save(layout, path, policy, progress, *others)
 
 with Checkpointer(folder, when_busy="skip") as checkpointer:
     checkpointer.on_signal(signal.SIGTERM, within=60 if pause < 2 else 0.3)

@@ -38,7 +38,7 @@ def joint(step: Step, need_bytes: int) -> Choice:
     """Return the choice with the least seconds that was found of those that free ``need_bytes``.
 
     The activations must have that many bytes. The result is exact for ``EXACT`` activations or fewer. It is never worse
-    than the best selection that is only recomputed, nor than the one that :func:`optimal` moves. Equal arguments give
+    than what :func:`optimal` moves, nor than to recompute all that can be, if that is enough. Equal arguments give
     equal results.
     """
     search = _Search(step, need_bytes)
