@@ -118,3 +118,7 @@ def test_one_process_replaces_a_step_of_ranks(ranks: Ranks, tmp_path: Path) -> N
     names = sorted(path.name.split("_")[2] or path.name for path in (folder / "step-0000000003").glob("__*"))
     assert names == ["0", "1"]
     assert not (folder / "step-0000000003" / "state.pt").exists()
+
+
+def test_tensors_over_one_array_are_saved_whole(ranks: Ranks, tmp_path: Path) -> None:
+    assert ranks.run(step_tasks.over_one_array, str(tmp_path / "run"))[:2] == [([0, 1], [0, 1, 2, 3])] * 2
