@@ -179,3 +179,23 @@ def over_one_array(folder: str) -> Any:
         restored = checkpointer.restore()
         assert restored is not None
         return restored.state["few"].tolist(), restored.state["all"].tolist()
+
+
+def into_shared_memory(folder: str) -> Any:
+    """Restore two overlapping tensors, and an expanded one, into other ones; returns what these hold then."""
+    mesh = mesh_of(2)
+    if mesh is None:
+        return None
+    saved = torch.arange(6)
+    with fastio.Checkpointer(folder, process_group=mesh.get_group()) as checkpointer:
+        checkpointer.save(1, {"a": saved[:4], "b": saved[2:], "expanded": torch.tensor([8]).expand(3)})
+        live, expanded = torch.zeros(6, dtype=torch.long), torch.tensor([0]).expand(3)
+        into = {"a": live[:4], "b": live[2:], "expanded": expanded}
+        checkpointer.restore(into=into)
+        same = into["a"].tolist(), into["b"].tolist()
+        other = torch.full((7,), 9)
+        try:
+            checkpointer.restore(into={"a": other[:4], "b": other[3:]})
+        except fastio.RankError as error:
+            return (same, other.tolist(), str(error)), expanded.tolist()
+        return None

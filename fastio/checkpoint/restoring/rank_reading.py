@@ -19,6 +19,7 @@ from torch.distributed.checkpoint.planner import ReadItem
 from fastio.checkpoint import placeholders
 from fastio.checkpoint.folder.manifest import File, Manifest
 from fastio.checkpoint.folder.regular_file import opened_regular
+from fastio.checkpoint.restoring.overlapping_targets import require_agreement
 from fastio.checkpoint.restoring.rank_targets import StoredTensors, WholeTensors, fitted
 from fastio.checkpoint.restoring.reading import ReadSummary, Restored, RestoreRequest, read_step, restored_by
 from fastio.checkpoint.restoring.relinking import Links
@@ -101,6 +102,7 @@ def _read(folder: str, manifest: Manifest, request: RestoreRequest, rank: int, w
         live = None if request.into is None else capture(request.into)
         saved = fitted(request.into, live, tree, stored)
         apply = None if request.into is None else bind(request.into, saved)
+        require_agreement(stored.wanted, load.fill)
         load.fill(stored.wanted)
         request.when_checked()
         state = Links().relink(saved) if apply is None else apply()
