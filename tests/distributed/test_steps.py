@@ -43,6 +43,8 @@ def test_each_rank_gets_its_own_state_back(
         ("fsdp", 2, "tp", 2),
         ("hsdp", 4, "fsdp", 2),
         ("fsdp", 2, "one", 1),
+        ("fsdp", 1, "fsdp", 2),
+        ("fsdp", 1, "one", 1),
     ],
 )
 def test_another_number_of_ranks_restores(

@@ -89,8 +89,11 @@ class WholeTensors:
 
     def replaced(self, saved: torch.Tensor, place: Place) -> Any:
         """Return what takes its place."""
-        if isinstance(saved, DTensor):  # of one process of several, which pickled its part
-            return saved
+        live = place.live
+        if isinstance(saved, DTensor):
+            if saved.device_mesh.size() > 1 or (isinstance(live, DTensor) and live.device_mesh.size() == 1):
+                return saved  # of one process of several, which pickled its part; or as the live one is
+            saved = saved.to_local()
         target = _as_live(place, saved.shape, saved.dtype)
         if not isinstance(target, DTensor):
             return saved
