@@ -115,6 +115,16 @@ def test_all_ranks_restore_the_step_before_a_damaged_one(ranks: Ranks, tmp_path:
     assert first == second
 
 
+def test_byte_that_changes_in_the_copy_is_found(ranks: Ranks, tmp_path: Path) -> None:
+    first, second, *_ = ranks.run(tasks.changed_copy, str(tmp_path / "run"), 2)
+    assert first == second
+    is_live_same, *errors = first
+    assert is_live_same
+    for kind, _, by_rank in errors:
+        assert kind == "RankError"
+        assert set(by_rank.values()) == {"CorruptFileError"}
+
+
 def test_interrupt_ends_the_wait_for_another_rank(tmp_path: Path) -> None:
     with Ranks(2, tmp_path) as pool:
         first, second = pool.run(tasks.interrupted, str(tmp_path / "run"), 2, str(tmp_path / "gate"))
