@@ -20,7 +20,12 @@ KILLS = 500  # by night
 
 @pytest.mark.parametrize(
     ("how", "kind", "rank"),
-    [("capture", "UnpicklableError", 1), ("disk", "TransferError", 1), ("shape", "CheckpointError", 0)],
+    [
+        ("capture", "UnpicklableError", 1),
+        ("disk", "TransferError", 1),
+        ("shape", "CheckpointError", 0),
+        ("kind", "CheckpointError", 0),
+    ],
 )
 def test_error_of_one_rank_is_one_of_all(ranks: Ranks, tmp_path: Path, how: str, kind: str, rank: int) -> None:
     answers = ranks.run(tasks.fail, str(tmp_path / "run"), 2, how)
@@ -31,6 +36,19 @@ def test_error_of_one_rank_is_one_of_all(ranks: Ranks, tmp_path: Path, how: str,
     assert errors == {rank: kind}
     assert is_clean
     assert steps == [1, 3]
+
+
+def test_fastios_own_names_are_refused(ranks: Ranks, tmp_path: Path) -> None:
+    (name, text, _), is_clean, _ = ranks.run(tasks.fail, str(tmp_path / "run"), 2, "reserved")[0]
+    assert name == "RankError"
+    assert "names that begin with __fastio__. are fastio's own" in text
+    assert is_clean
+
+
+def test_rank_outside_of_the_group_is_told(ranks: Ranks) -> None:
+    kind, text, _ = ranks.run(tasks.outside, 2)[3]
+    assert kind == "ValueError"
+    assert "rank 3 is none of its ranks" in text
 
 
 def test_straggler_holds_no_memory_of_others(ranks: Ranks, tmp_path: Path) -> None:

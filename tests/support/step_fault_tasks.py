@@ -96,6 +96,10 @@ def fail(folder: str, count: int, how: str) -> Any:
         state: Any = state_of(2)
         if dist.get_rank() == 1 and how == "capture":
             state["lambda"] = lambda: None
+        if dist.get_rank() == 1 and how == "kind":
+            state["step"] = torch.ones(3)
+        if how == "reserved":
+            state["__fastio__"] = {"tree": [2]}
         if dist.get_rank() == 1 and how == "shape":
             state["all"] = torch.ones(3)
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -311,3 +315,11 @@ def changed_copy(folder: str, count: int) -> Any:
         finally:
             rank_step._lay_out = lay_out
         return is_state(live, 1), told(lambda: checkpointer.verify(1)), told(lambda: checkpointer.restore(1))
+
+
+def outside(count: int) -> Any:
+    """Make a Checkpointer on a group of ranks that this one is not in."""
+    group = dist.new_group(list(range(count)))
+    if dist.get_rank() < count:
+        return None
+    return told(lambda: fastio.Checkpointer("run", process_group=group))

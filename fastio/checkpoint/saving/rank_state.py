@@ -211,6 +211,8 @@ class _Builder:
 
     def _name(self, path: Path) -> str:
         name = ".".join(map(str, path))
+        if name.startswith(placeholders.RESERVED):
+            raise CheckpointError(f"{_named(path)}: names that begin with {placeholders.RESERVED} are fastio's own")
         if name in self.paths:
             raise CheckpointError(
                 f"{_named(path)} and {_named(self.paths[name])} are both called {quoted(name)} in a checkpoint of "
