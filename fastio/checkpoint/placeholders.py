@@ -10,7 +10,8 @@ from typing import Any
 
 _TENSOR, _OWN = "fastio_tensor", "fastio_own"
 
-TREE, OWN = "__fastio__.tree.", "__fastio__.own."
+RESERVED = "__fastio__."
+TREE, OWN = f"{RESERVED}tree.", f"{RESERVED}own."
 """Before a rank's number: the name under which its tree is stored, and its list of own objects."""
 
 

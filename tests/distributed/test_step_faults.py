@@ -20,7 +20,12 @@ KILLS = 500  # by night
 
 @pytest.mark.parametrize(
     ("how", "kind", "rank"),
-    [("capture", "UnpicklableError", 1), ("disk", "TransferError", 1), ("shape", "CheckpointError", 0)],
+    [
+        ("capture", "UnpicklableError", 1),
+        ("disk", "TransferError", 1),
+        ("shape", "CheckpointError", 0),
+        ("kind", "CheckpointError", 0),
+    ],
 )
 def test_error_of_one_rank_is_one_of_all(ranks: Ranks, tmp_path: Path, how: str, kind: str, rank: int) -> None:
     answers = ranks.run(tasks.fail, str(tmp_path / "run"), 2, how)
@@ -31,6 +36,19 @@ def test_error_of_one_rank_is_one_of_all(ranks: Ranks, tmp_path: Path, how: str,
     assert errors == {rank: kind}
     assert is_clean
     assert steps == [1, 3]
+
+
+def test_fastios_own_names_are_refused(ranks: Ranks, tmp_path: Path) -> None:
+    (name, text, _), is_clean, _ = ranks.run(tasks.fail, str(tmp_path / "run"), 2, "reserved")[0]
+    assert name == "RankError"
+    assert "names that begin with __fastio__. are fastio's own" in text
+    assert is_clean
+
+
+def test_rank_outside_of_the_group_is_told(ranks: Ranks) -> None:
+    kind, text, _ = ranks.run(tasks.outside, 2)[3]
+    assert kind == "ValueError"
+    assert "rank 3 is none of its ranks" in text
 
 
 def test_straggler_holds_no_memory_of_others(ranks: Ranks, tmp_path: Path) -> None:
@@ -113,6 +131,16 @@ def test_all_ranks_restore_the_step_before_a_damaged_one(ranks: Ranks, tmp_path:
         kinds = {kind for one in (error, checked) for kind in (one[2].values() or [one[0]])}
         assert kinds == ({"CheckpointError"} if is_gone else {"CorruptFileError"})
     assert first == second
+
+
+def test_byte_that_changes_in_the_copy_is_found(ranks: Ranks, tmp_path: Path) -> None:
+    first, second, *_ = ranks.run(tasks.changed_copy, str(tmp_path / "run"), 2)
+    assert first == second
+    is_live_same, *errors = first
+    assert is_live_same
+    for kind, _, by_rank in errors:
+        assert kind == "RankError"
+        assert set(by_rank.values()) == {"CorruptFileError"}
 
 
 def test_interrupt_ends_the_wait_for_another_rank(tmp_path: Path) -> None:

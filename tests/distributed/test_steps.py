@@ -43,6 +43,8 @@ def test_each_rank_gets_its_own_state_back(
         ("fsdp", 2, "tp", 2),
         ("hsdp", 4, "fsdp", 2),
         ("fsdp", 2, "one", 1),
+        ("fsdp", 1, "fsdp", 2),
+        ("fsdp", 1, "one", 1),
     ],
 )
 def test_another_number_of_ranks_restores(
@@ -118,3 +120,18 @@ def test_one_process_replaces_a_step_of_ranks(ranks: Ranks, tmp_path: Path) -> N
     names = sorted(path.name.split("_")[2] or path.name for path in (folder / "step-0000000003").glob("__*"))
     assert names == ["0", "1"]
     assert not (folder / "step-0000000003" / "state.pt").exists()
+
+
+def test_tensors_over_one_array_are_saved_whole(ranks: Ranks, tmp_path: Path) -> None:
+    assert ranks.run(step_tasks.over_one_array, str(tmp_path / "run"))[:2] == [([0, 1], [0, 1, 2, 3])] * 2
+
+
+def test_tensors_that_share_memory_get_their_values_or_none(ranks: Ranks, tmp_path: Path) -> None:
+    """Tensors that overlap in another way than those that were saved are refused, and expanded ones are filled."""
+    answers = ranks.run(step_tasks.into_shared_memory, str(tmp_path / "run"))[:2]
+    assert answers[0] == answers[1]
+    (same, apart, text), expanded = answers[0]
+    assert same == ([0, 1, 2, 3], [2, 3, 4, 5])
+    assert apart == [9] * 7
+    assert "share a part of their memory" in text
+    assert expanded == [8] * 3

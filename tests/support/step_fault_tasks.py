@@ -96,6 +96,10 @@ def fail(folder: str, count: int, how: str) -> Any:
         state: Any = state_of(2)
         if dist.get_rank() == 1 and how == "capture":
             state["lambda"] = lambda: None
+        if dist.get_rank() == 1 and how == "kind":
+            state["step"] = torch.ones(3)
+        if how == "reserved":
+            state["__fastio__"] = {"tree": [2]}
         if dist.get_rank() == 1 and how == "shape":
             state["all"] = torch.ones(3)
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -288,3 +292,34 @@ def save_until_killed(folder: str, ready: str) -> Any:
                     file.write(f"{step}\n")
     except fastio.RankLostError as error:
         return type(error).__name__
+
+
+def changed_copy(folder: str, count: int) -> Any:
+    """Save while a byte of rank 1's copy changes before it is written; returns the errors of looking at the step."""
+    group = group_of(count)
+    if group is None:
+        return None
+    lay_out = rank_step._lay_out
+
+    def change_and_lay_out(state: Any, items: Any) -> Any:
+        state.tensor("rank 1").view(torch.uint8)[1234] ^= 1
+        return lay_out(state, items)
+
+    with fastio.Checkpointer(folder, process_group=group) as checkpointer:
+        if dist.get_rank() == 1:
+            rank_step._lay_out = change_and_lay_out
+        live = state_of(1)
+        try:
+            checkpointer.save(1, live)
+            checkpointer.wait()
+        finally:
+            rank_step._lay_out = lay_out
+        return is_state(live, 1), told(lambda: checkpointer.verify(1)), told(lambda: checkpointer.restore(1))
+
+
+def outside(count: int) -> Any:
+    """Make a Checkpointer on a group of ranks that this one is not in."""
+    group = dist.new_group(list(range(count)))
+    if dist.get_rank() < count:
+        return None
+    return told(lambda: fastio.Checkpointer("run", process_group=group))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -165,3 +166,36 @@ def torch_load(folder: str, kind: str, count: int, seed: int) -> dict[str, Any]:
     part = {"model": state["model"].state_dict(), "optimizer": state["optimizer"].state_dict(), "losses": []}
     dcp.load(part, storage_reader=dcp.FileSystemReader(folder), process_group=group_of(mesh, count))
     return whole(part)
+
+
+def over_one_array(folder: str) -> Any:
+    """Save tensors whose storages begin at one address, the shorter one first; returns what comes back."""
+    mesh = mesh_of(2)
+    if mesh is None:
+        return None
+    array = np.arange(4)
+    with fastio.Checkpointer(folder, process_group=mesh.get_group()) as checkpointer:
+        checkpointer.save(1, {"few": torch.from_numpy(array[:2]), "all": torch.from_numpy(array)})
+        restored = checkpointer.restore()
+        assert restored is not None
+        return restored.state["few"].tolist(), restored.state["all"].tolist()
+
+
+def into_shared_memory(folder: str) -> Any:
+    """Restore two overlapping tensors, and an expanded one, into other ones; returns what these hold then."""
+    mesh = mesh_of(2)
+    if mesh is None:
+        return None
+    saved = torch.arange(6)
+    with fastio.Checkpointer(folder, process_group=mesh.get_group()) as checkpointer:
+        checkpointer.save(1, {"a": saved[:4], "b": saved[2:], "expanded": torch.tensor([8]).expand(3)})
+        live, expanded = torch.zeros(6, dtype=torch.long), torch.tensor([0]).expand(3)
+        into = {"a": live[:4], "b": live[2:], "expanded": expanded}
+        checkpointer.restore(into=into)
+        same = into["a"].tolist(), into["b"].tolist()
+        other = torch.full((7,), 9)
+        try:
+            checkpointer.restore(into={"a": other[:4], "b": other[3:]})
+        except fastio.RankError as error:
+            return (same, other.tolist(), str(error)), expanded.tolist()
+        return None

@@ -153,9 +153,7 @@ def members_of(process_group: ProcessGroup) -> Alone:
 
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     if rank < 0:
-        raise ValueError(
-            f"process_group: rank {dist.get_rank()} is none of its ranks; make the Checkpointer on those only"
-        )
+        raise _not_in_group()
     return Alone() if world == 1 else _connected(group, rank, world)
 
 
@@ -167,6 +165,8 @@ def _group(process_group: Any) -> Any:
     is_there = dist.is_available()
     if process_group == "auto" and isinstance(process_group, str):
         return dist.group.WORLD if is_there and dist.is_initialized() else None
+    if is_there and process_group is dist.GroupMember.NON_GROUP_MEMBER:  # what new_group returns on other ranks
+        raise _not_in_group()
     kinds = (dist.ProcessGroup,) if is_there else ()
     if not isinstance(process_group, kinds):
         raise TypeError(
@@ -174,6 +174,11 @@ def _group(process_group: Any) -> Any:
             "process alone, or a ProcessGroup of torch.distributed"
         )
     return process_group
+
+
+def _not_in_group() -> ValueError:
+    rank = torch.distributed.get_rank()
+    return ValueError(f"process_group: rank {rank} is none of its ranks; make the Checkpointer on those only")
 
 
 _made: dict[str, int] = {}

@@ -19,8 +19,9 @@ from torch.distributed.checkpoint.planner import ReadItem
 from fastio.checkpoint import placeholders
 from fastio.checkpoint.folder.manifest import File, Manifest
 from fastio.checkpoint.folder.regular_file import opened_regular
-from fastio.checkpoint.restoring.rank_targets import StoredTensors, WholeTensors, fitted
-from fastio.checkpoint.restoring.reading import ReadSummary, Restored, RestoreRequest, read_step, restored_by
+from fastio.checkpoint.restoring.overlapping_targets import require_agreement
+from fastio.checkpoint.restoring.rank_targets import StoredTensors, WholeTensors, fitted, holds_shards
+from fastio.checkpoint.restoring.reading import ReadSummary, Restored, RestoreRequest, restored_by
 from fastio.checkpoint.restoring.relinking import Links
 from fastio.checkpoint.restoring.restore_into import bind
 from fastio.checkpoint.state import capture
@@ -45,14 +46,16 @@ def read_rank_step(folder: str, manifest: Manifest, request: RestoreRequest, ran
     return restored_by(read, folder, manifest, request)
 
 
-def read_into_shards(folder: str, manifest: Manifest, request: RestoreRequest) -> Restored:
-    """Restore a step of one process into a tree with DTensors: each rank reads all, and takes its parts."""
+def with_shards(into: Any, saved: Any) -> Any:
+    """Return the tree of a step of one process as a live tree needs it: each rank takes its parts of whole tensors.
 
-    def fit(saved: Any) -> Any:
-        with torch.no_grad():
-            return fitted(request.into, capture(request.into), saved, WholeTensors())
-
-    return read_step(folder, manifest, request._replace(fit=fit))
+    So do ranks, and a process with plain tensors, of the DTensors of one rank.
+    """
+    captured = capture(into)
+    if not (holds_shards(captured) or holds_shards(saved)):
+        return saved
+    with torch.no_grad():
+        return fitted(into, captured, saved, WholeTensors())
 
 
 def check_files(folder: str, files: Iterable[File]) -> None:
@@ -101,6 +104,7 @@ def _read(folder: str, manifest: Manifest, request: RestoreRequest, rank: int, w
         live = None if request.into is None else capture(request.into)
         saved = fitted(request.into, live, tree, stored)
         apply = None if request.into is None else bind(request.into, saved)
+        require_agreement(stored.wanted, load.fill)
         load.fill(stored.wanted)
         request.when_checked()
         state = Links().relink(saved) if apply is None else apply()

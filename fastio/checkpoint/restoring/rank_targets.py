@@ -13,12 +13,10 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from fastio.checkpoint import placeholders
-from fastio.checkpoint.restoring.restore_targets import is_restored_in_place
+from fastio.checkpoint.restoring.restore_targets import has_plain_memory, is_restored_in_place
 from fastio.checkpoint.state import ATOMS, entries, find_holders, is_container, is_stateful, like
 from fastio.distributed.stored_items import contiguous
 from fastio.errors import CheckpointError
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Place(NamedTuple):
@@ -91,8 +89,11 @@ class WholeTensors:
 
     def replaced(self, saved: torch.Tensor, place: Place) -> Any:
         """Return what takes its place."""
-        if isinstance(saved, DTensor):  # of one process of several, which pickled its part
-            return saved
+        live = place.live
+        if isinstance(saved, DTensor):
+            if saved.device_mesh.size() > 1 or (isinstance(live, DTensor) and live.device_mesh.size() == 1):
+                return saved  # of one process of several, which pickled its part; or as the live one is
+            saved = saved.to_local()
         target = _as_live(place, saved.shape, saved.dtype)
         if not isinstance(target, DTensor):
             return saved
@@ -184,8 +185,8 @@ def _as_live(place: Place, shape: torch.Size, dtype: torch.dtype) -> torch.Tenso
             )
         return live if live.dtype == dtype else _part(live, shape, dtype)
     if isinstance(live, torch.Tensor):
-        is_dense = type(live) in _PLAIN and live.layout == torch.strided and not live.is_quantized
-        return live if is_dense and not live.is_meta and (live.shape, live.dtype) == (shape, dtype) else None
+        fits = has_plain_memory(live) and not live.is_meta and (live.shape, live.dtype) == (shape, dtype)
+        return live if fits and not _is_expanded(live) else None
     parameter = _parameter(place)
     if not isinstance(parameter, DTensor) or shape.numel() <= 1:
         return None
@@ -195,6 +196,10 @@ def _as_live(place: Place, shape: torch.Size, dtype: torch.dtype) -> torch.Tenso
             "has no state yet that says which part is this rank's: do one step of it before the restore"
         )
     return _part(parameter, shape, dtype)
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    return any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _parameter(place: Place) -> Any:

@@ -277,11 +277,13 @@ def _loaded(live: Any, state: Any, path: str) -> Any:
 
 @torch.no_grad()
 def _copy(live: torch.Tensor, saved: torch.Tensor) -> None:
-    """Copy a tensor to a live one. Of expanded dimensions (stride 0 in both), which torch refuses, copy one index."""
+    """Copy a tensor to a live one. Of an expanded dimension of it (stride 0), copy one index, if all are the same."""
     if type(live) in _PLAIN and live.layout == saved.layout == torch.strided:
-        for dim, strides in enumerate(zip(live.stride(), saved.stride(), strict=True)):
-            if strides == (0, 0) and live.shape[dim] > 1:
-                live, saved = live.narrow(dim, 0, 1), saved.narrow(dim, 0, 1)
+        for dim, stride in enumerate(live.stride()):
+            if stride == 0 and live.shape[dim] > 1:
+                first = saved.narrow(dim, 0, 1)
+                if saved.stride(dim) == 0 or torch.equal(first.expand_as(saved), saved):
+                    live, saved = live.narrow(dim, 0, 1), first
     target, source = copyable(live, saved)
     target.copy_(source)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from fastio.checkpoint.folder import manifest as manifests
 from fastio.checkpoint.folder.manifest import Manifest
 from fastio.checkpoint.ranks.members import Alone
 from fastio.checkpoint.restoring.reading import Restored, RestoreRequest, check_step, read_step
-from fastio.checkpoint.state import capture
 
 
 def read_of_kind(folder: str, manifest: Manifest, request: RestoreRequest, members: Alone) -> Restored:
@@ -17,13 +17,18 @@ def read_of_kind(folder: str, manifest: Manifest, request: RestoreRequest, membe
         from fastio.checkpoint.restoring.rank_reading import read_rank_step
 
         return read_rank_step(folder, manifest, request, members.rank, members.world)
-    if request.into is not None and "torch.distributed.tensor" in sys.modules:
-        from fastio.checkpoint.restoring.rank_reading import read_into_shards
-        from fastio.checkpoint.restoring.rank_targets import holds_shards
-
-        if holds_shards(capture(request.into)):
-            return read_into_shards(folder, manifest, request)
+    if request.into is not None:
+        request = request._replace(fit=lambda saved: _fitted(request.into, saved))
     return read_step(folder, manifest, request)
+
+
+def _fitted(into: Any, saved: Any) -> Any:
+    """The saved tree as ``into`` needs it, if there are DTensors in one of them."""
+    if "torch.distributed.tensor" not in sys.modules:
+        return saved
+    from fastio.checkpoint.restoring.rank_reading import with_shards
+
+    return with_shards(into, saved)
 
 
 def check_part(folder: str, manifest: Manifest, rank: int = 0, world: int = 1) -> None:

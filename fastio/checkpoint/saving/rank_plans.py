@@ -71,18 +71,15 @@ def tensor_bytes(metadata: Metadata) -> int:
 
 
 def _require_same_shapes(locals_of: Sequence[LocalPlan]) -> None:
-    """Raise CheckpointError for tensors that have one name, and another shape or dtype on another rank."""
-    seen: dict[str, tuple[int, Any]] = {}
+    """Raise CheckpointError for a tensor that has another shape or dtype on another rank, or is no tensor there."""
+    seen: dict[str, tuple[int, str]] = {}
     for rank, local in enumerate(locals_of):
         for item in local.plan.items:
             data = item.tensor_data
-            if data is None:
-                continue
-            found = (tuple(data.size), data.properties.dtype)
+            found = "no tensor" if data is None else f"{data.properties.dtype} {list(data.size)}"
             first, expected = seen.setdefault(item.index.fqn, (rank, found))
             if found != expected:
                 raise CheckpointError(
-                    f"{quoted(item.index.fqn)} is {found[1]} {list(found[0])} on rank {rank}, and {expected[1]} "
-                    f"{list(expected[0])} on rank {first}: plain tensors must be the same on all ranks; make it a "
-                    "DTensor, or give each rank's its own key"
+                    f"{quoted(item.index.fqn)} is {found} on rank {rank}, and {expected} on rank {first}: plain "
+                    "tensors must be the same on all ranks; make it a DTensor, or give each rank's its own key"
                 )

@@ -211,6 +211,8 @@ class _Builder:
 
     def _name(self, path: Path) -> str:
         name = ".".join(map(str, path))
+        if name.startswith(placeholders.RESERVED):
+            raise CheckpointError(f"{_named(path)}: names that begin with {placeholders.RESERVED} are fastio's own")
         if name in self.paths:
             raise CheckpointError(
                 f"{_named(path)} and {_named(self.paths[name])} are both called {quoted(name)} in a checkpoint of "
@@ -252,11 +254,14 @@ class _Builder:
         return placeholders.of_tensor(name, tensor.requires_grad and tensor.is_leaf, is_parameter)
 
     def _number(self, storage: torch.UntypedStorage) -> int:
+        """The number of a storage; of several that begin at one address, as over an array, the largest one counts."""
         key = (str(storage.device), storage.data_ptr())
         number = self._numbers.get(key) if storage.nbytes() else None
         if number is None:
             number = self._numbers[key] = len(self.storages)
             self.storages.append((f"data/{number}", storage, storage.nbytes()))
+        elif self.storages[number][2] < storage.nbytes():
+            self.storages[number] = (f"data/{number}", storage, storage.nbytes())
         return number
 
 
