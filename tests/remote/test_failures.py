@@ -103,6 +103,15 @@ def test_a_failed_save_to_files_leaves_the_old_one(
     assert torch.equal(torch.load(tmp_path / "it.pt")["value"], STATE["value"])
 
 
+@pytest.mark.parametrize("scheme", ["memory", "file"])
+def test_a_save_does_not_replace_a_folder(tmp_path: Path, scheme: str) -> None:
+    fastio.save(STATE, (url := f"{scheme}://{tmp_path}") + "/it.pt")
+    with pytest.raises(fastio.RemoteError, match="there is a folder of this name; name a file in it") as caught:
+        fastio.save(NEW, url)
+    assert isinstance(caught.value, IsADirectoryError)
+    assert names_below(url) == {"it.pt"}
+
+
 def test_what_cannot_be_saved_names_the_url(store: type[RangedStore], cache: Path) -> None:
     with pytest.raises(fastio.UnpicklableError, match=f"^{URL}: "):
         fastio.save({"function": lambda: 1}, URL)
