@@ -119,22 +119,22 @@ def _of_cache(place: Place, found: Found, tick: Tick | None) -> tuple[str, Descr
     folder = cache_folder.folder("files")
     version = found.version or os.urandom(16).hex()  # then no later read uses the copy
     path = os.path.join(folder, f"{cache_folder.digest(place.url)}-{cache_folder.digest(f'{found.nbytes} {version}')}")
-    file = _existing(path)
+    file = _existing(path, found.nbytes)
     if file is None:
         part = _locked_part(path, tick)
         if part is None:  # another process or thread has downloaded it
-            file = _existing(path)
+            file = _existing(path, found.nbytes)
         else:
             with contextlib.closing(part):
-                file = _existing(path) or _downloaded(place, found, path, part, tick)
+                file = _existing(path, found.nbytes) or _downloaded(place, found, path, part, tick)
     if file is not None and not found.version:
         with contextlib.suppress(OSError):
             os.unlink(path)
     return None if file is None else (path, file)
 
 
-def _existing(path: str) -> Descriptor | None:
-    """A copy, open and locked, if the cache has it."""
+def _existing(path: str, nbytes: int) -> Descriptor | None:
+    """A copy, open and locked, if the cache has it. One of another length is damaged, and is removed."""
     file = Descriptor(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         fd = file.open()
@@ -143,7 +143,12 @@ def _existing(path: str) -> Descriptor | None:
     except OSError as error:
         raise TransferError(error.errno or 0, "opening the copy in the cache", path) from error
     _share(fd)
-    return file
+    if os.fstat(fd).st_size == nbytes:
+        return file
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    file.close()
+    return None
 
 
 def _share(fd: int) -> None:

@@ -177,6 +177,15 @@ def test_a_damaged_copy_is_downloaded_again(store: type[RangedStore], cache: Pat
         copies(cache)[0].unlink()
 
 
+@pytest.mark.parametrize("nbytes", [0, 100, 10_000])
+def test_a_copy_of_another_length_is_not_used(store: type[RangedStore], cache: Path, nbytes: int) -> None:
+    save(STATE, URL)
+    fastio.load(URL)
+    os.truncate(copies(cache)[0], nbytes)
+    assert equal(fastio.load(URL), STATE)
+    assert len(copies(cache)) == 1
+
+
 def test_a_killed_download_leaves_what_the_next_one_removes(tmp_path: Path, cache: Path) -> None:
     state = {"value": torch.arange(10_000_000.0)}  # 40 MB: three chunks
     for name in ("one.pt", "two.pt"):
