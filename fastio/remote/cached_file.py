@@ -39,7 +39,7 @@ class CachedFile:
             found = place.find()
             file = _of_cache(place, found, tick)
             if file is not None:
-                self._path, self._file = file
+                (self._path, self._file), self._is_lasting = file, found.is_lasting
                 return
         raise RemoteError(
             errno.EIO, "downloading", f"it was replaced {_TRIES} times meanwhile", "load it when it is complete", url
@@ -63,7 +63,9 @@ class CachedFile:
                 os.unlink(self._path)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file. A copy that no later read may use is removed."""
+        if not self._is_lasting:
+            self.discard()
         self._file.close()
 
 
@@ -117,7 +119,7 @@ def _has_result(future: object) -> bool:
 def _of_cache(place: Place, found: Found, tick: Tick | None) -> tuple[str, Descriptor] | None:
     """The path and the descriptor of a copy; None if the remote file was replaced meanwhile."""
     folder = cache_folder.folder("files")
-    version = found.version or os.urandom(16).hex()  # then no later read uses the copy
+    version = found.version if found.is_lasting else os.urandom(16).hex()  # then no later read uses the copy
     path = os.path.join(folder, f"{cache_folder.digest(place.url)}-{cache_folder.digest(f'{found.nbytes} {version}')}")
     file = _existing(path, found.nbytes)
     if file is None:
@@ -127,9 +129,6 @@ def _of_cache(place: Place, found: Found, tick: Tick | None) -> tuple[str, Descr
         else:
             with contextlib.closing(part):
                 file = _existing(path, found.nbytes) or _downloaded(place, found, path, part, tick)
-    if file is not None and not found.version:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
     return None if file is None else (path, file)
 
 
@@ -238,10 +237,10 @@ def _is_whole(place: Place, found: Found, name: str, fd: int, tick: Tick | None)
     try:
         download(place, found, name, fd, tick)
     except RemoteError:
-        if place.find() == found:
+        if place.find().is_same(found):
             raise
         return False
-    return place.find() == found
+    return place.find().is_same(found)
 
 
 def _reserve(name: str, fd: int, nbytes: int) -> None:

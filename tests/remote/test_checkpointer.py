@@ -28,6 +28,18 @@ def step_files(*steps: int) -> set[str]:
     return {f"step-{step:010d}/{name}" for step in steps for name in ("state.pt", "manifest.json")}
 
 
+def test_a_place_without_versions(store: type[RangedStore], cache: Path) -> None:
+    store.has_versions = False
+    with Checkpointer(RUN) as checkpointer:
+        checkpointer.save(1, {"value": torch.ones(3)})
+        checkpointer.wait()
+        restored = checkpointer.restore()
+        assert checkpointer.verify(1) > 0
+    assert restored is not None
+    assert torch.equal(restored.state["value"], torch.ones(3))
+    assert not [*cache.glob("files/*")]
+
+
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["asynchronous", "synchronous"])
 def test_resumed_training_equals_uninterrupted_training(place: str, cache: Path, asynchronous: bool) -> None:
     url = f"{place}/run"
