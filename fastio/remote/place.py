@@ -12,8 +12,9 @@ from concurrent.futures import TimeoutError as NotYet
 from time import time as now
 from typing import Any, NamedTuple
 
-from fastio.errors import RemoteError
+from fastio.errors import RemoteError, quoted
 from fastio.remote.remote_errors import translate_remote_errors
+from fastio.remote.urls import is_remote
 from fastio.runtime.installation import pip_install
 from fastio.runtime.interrupt_safe_thread import POLL_SECONDS
 
@@ -174,9 +175,19 @@ def place_of(url: str) -> Place:
     except ImportError as error:
         problem = f"fsspec is not installed ({error})"
         raise RemoteError(errno.ENOPKG, "opening the URL", problem, pip_install("remote"), url) from error
+    _check_chain(url)
     with translate_remote_errors("opening the URL", url):
         fs, path = url_to_fs(url)
     return Place(url, fs, path)
+
+
+def _check_chain(url: str) -> None:
+    """Refuse ``::`` in a name: for fsspec it ends the name, so that another file would be read or written."""
+    _, chained, last = url.rpartition("::")
+    if chained and not is_remote(last):
+        problem = f"it is a chain of URLs that ends in {quoted(last)}, expected a URL after each '::'"
+        cure = "use a name without '::', or begin the last part with file://"
+        raise RemoteError(errno.EINVAL, "opening the URL", problem, cure, url)
 
 
 def run(fs: Any, work: Callable[[], Coroutine[Any, Any, None]], tick: Tick | None) -> None:
