@@ -23,7 +23,7 @@ from fastio.models.module_tensors import module_tensors, tied_groups
 from fastio.models.shards import INDEX_NAME, index_text, is_model_file, split
 from fastio.remote.urls import is_remote
 from fastio.sizes import parse_size
-from fastio.volumes.opening import refuse_volume
+from fastio.volumes.opening import refuse_cut_url, refuse_volume
 
 _SUFFIX = ".safetensors"
 
@@ -83,6 +83,7 @@ def save_model(
         api.save(tensors, name, policy=policy, format=SAFETENSORS, metadata={"format": "pt", **text}, **options)
         return
     refuse_volume(name)
+    refuse_cut_url(name)
     shards = split({key: tensor.nbytes for key, tensor in tensors.items()}, most)
     if not is_remote(name):
         _save_folder(name, tensors, shards, text, policy, options)

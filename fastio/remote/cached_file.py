@@ -39,7 +39,7 @@ class CachedFile:
             found = place.find()
             file = _of_cache(place, found, tick)
             if file is not None:
-                self._path, self._file = file
+                (self._path, self._file), self._is_lasting = file, found.is_lasting
                 return
         raise RemoteError(
             errno.EIO, "downloading", f"it was replaced {_TRIES} times meanwhile", "load it when it is complete", url
@@ -63,7 +63,9 @@ class CachedFile:
                 os.unlink(self._path)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file. A copy that no later read may use is removed."""
+        if not self._is_lasting:
+            self.discard()
         self._file.close()
 
 
@@ -117,24 +119,21 @@ def _has_result(future: object) -> bool:
 def _of_cache(place: Place, found: Found, tick: Tick | None) -> tuple[str, Descriptor] | None:
     """The path and the descriptor of a copy; None if the remote file was replaced meanwhile."""
     folder = cache_folder.folder("files")
-    version = found.version or os.urandom(16).hex()  # then no later read uses the copy
+    version = found.version if found.is_lasting else os.urandom(16).hex()  # then no later read uses the copy
     path = os.path.join(folder, f"{cache_folder.digest(place.url)}-{cache_folder.digest(f'{found.nbytes} {version}')}")
-    file = _existing(path)
+    file = _existing(path, found.nbytes)
     if file is None:
         part = _locked_part(path, tick)
         if part is None:  # another process or thread has downloaded it
-            file = _existing(path)
+            file = _existing(path, found.nbytes)
         else:
             with contextlib.closing(part):
-                file = _existing(path) or _downloaded(place, found, path, part, tick)
-    if file is not None and not found.version:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+                file = _existing(path, found.nbytes) or _downloaded(place, found, path, part, tick)
     return None if file is None else (path, file)
 
 
-def _existing(path: str) -> Descriptor | None:
-    """A copy, open and locked, if the cache has it."""
+def _existing(path: str, nbytes: int) -> Descriptor | None:
+    """A copy, open and locked, if the cache has it. One of another length is damaged, and is removed."""
     file = Descriptor(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         fd = file.open()
@@ -143,7 +142,12 @@ def _existing(path: str) -> Descriptor | None:
     except OSError as error:
         raise TransferError(error.errno or 0, "opening the copy in the cache", path) from error
     _share(fd)
-    return file
+    if os.fstat(fd).st_size == nbytes:
+        return file
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    file.close()
+    return None
 
 
 def _share(fd: int) -> None:
@@ -233,10 +237,10 @@ def _is_whole(place: Place, found: Found, name: str, fd: int, tick: Tick | None)
     try:
         download(place, found, name, fd, tick)
     except RemoteError:
-        if place.find() == found:
+        if place.find().is_same(found):
             raise
         return False
-    return place.find() == found
+    return place.find().is_same(found)
 
 
 def _reserve(name: str, fd: int, nbytes: int) -> None:

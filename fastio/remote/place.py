@@ -9,10 +9,12 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import TimeoutError as NotYet
+from time import time as now
 from typing import Any, NamedTuple
 
-from fastio.errors import RemoteError
+from fastio.errors import RemoteError, quoted
 from fastio.remote.remote_errors import translate_remote_errors
+from fastio.remote.urls import is_remote
 from fastio.runtime.installation import pip_install
 from fastio.runtime.interrupt_safe_thread import POLL_SECONDS
 
@@ -26,18 +28,24 @@ _OBJECT_STORES = frozenset({
 _ENDING_SECONDS = 10.0  # that a cancelled transfer may take
 # By which filesystems tell one content of a file from another: of the first that a file has, and of the times.
 _DIGESTS = ("etag", "md5", "md5hash", "contentmd5", "digest", "crc32c", "generation", "versionid", "blobid", "sha256")
-_TIMES = ("mtime", "lastmodified", "modified", "updated", "created", "timemodified", "ino")
+_TIMES = ("mtime", "lastmodified", "modified", "updated", "created", "timemodified")
+_COARSE_SECONDS = 60.0  # that the clock of a place may be behind, and a second
 
 
 class Found(NamedTuple):
     """What a filesystem says of a file: its bytes, a text that changes with its content, and whether parts can be read.
 
-    ``version`` is empty if it tells none.
+    ``version`` is empty if it tells none. ``is_lasting``: another content will have another version.
     """
 
     nbytes: int
     version: str
     has_ranges: bool
+    is_lasting: bool
+
+    def is_same(self, other: Found) -> bool:
+        """Whether length and version are those that were found before."""
+        return (self.nbytes, self.version) == (other.nbytes, other.version)
 
 
 class Place(NamedTuple):
@@ -78,7 +86,8 @@ class Place(NamedTuple):
             raise RemoteError(
                 errno.EIO, "looking for the file", "its length is not told", "download it by other means", self.url
             )
-        return Found(int(info["size"]), _version(info), bool(info.get("partial", True)))
+        version, is_lasting = _version(info)
+        return Found(int(info["size"]), version, bool(info.get("partial", True)), is_lasting)
 
     def names(self) -> set[str]:
         """The names of the files and folders in a folder; empty if there is none."""
@@ -166,9 +175,19 @@ def place_of(url: str) -> Place:
     except ImportError as error:
         problem = f"fsspec is not installed ({error})"
         raise RemoteError(errno.ENOPKG, "opening the URL", problem, pip_install("remote"), url) from error
+    _check_chain(url)
     with translate_remote_errors("opening the URL", url):
         fs, path = url_to_fs(url)
     return Place(url, fs, path)
+
+
+def _check_chain(url: str) -> None:
+    """Refuse ``::`` in a name: for fsspec it ends the name, so that another file would be read or written."""
+    _, chained, last = url.rpartition("::")
+    if chained and not is_remote(last):
+        problem = f"it is a chain of URLs that ends in {quoted(last)}, expected a URL after each '::'"
+        cure = "use a name without '::', or begin the last part with file://"
+        raise RemoteError(errno.EINVAL, "opening the URL", problem, cure, url)
 
 
 def run(fs: Any, work: Callable[[], Coroutine[Any, Any, None]], tick: Tick | None) -> None:
@@ -199,8 +218,19 @@ def run(fs: Any, work: Callable[[], Coroutine[Any, Any, None]], tick: Tick | Non
         raise
 
 
-def _version(info: dict[str, Any]) -> str:
+def _version(info: dict[str, Any]) -> tuple[str, bool]:
+    """A text that changes with a file's content, and whether it does so whenever the file is replaced from now on."""
     known = {name.lower().replace("-", "").replace("_", ""): value for name, value in info.items()}
     digest = next((f"{name}={known[name]}" for name in _DIGESTS if known.get(name)), "")
-    times = [f"{name}={known[name]}" for name in _TIMES if known.get(name) is not None]
-    return digest or os.fsdecode(",".join(times))
+    if digest:
+        return digest, True
+    times = {name: known[name] for name in (*_TIMES, "ino") if known.get(name) is not None}
+    text = os.fsdecode(",".join(f"{name}={value}" for name, value in times.items()))
+    return text, bool(text) and not _are_coarse([times[name] for name in _TIMES if name in times])
+
+
+def _are_coarse(times: list[Any]) -> bool:
+    """Whether times are so new, and in whole seconds, that a file that replaces this one may get the same."""
+    seconds = [float(time.timestamp()) if hasattr(time, "timestamp") else time for time in times]
+    known = [one for one in seconds if isinstance(one, (int, float))]
+    return bool(known) and all(one == int(one) for one in known) and max(known) > now() - _COARSE_SECONDS

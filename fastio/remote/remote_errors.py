@@ -18,6 +18,8 @@ _CURES = {
     errno.ENOSPC: "make room there, or name another place",
     errno.EDQUOT: "make room there, or name another place",
     errno.EROFS: "name a place that can be written to",
+    errno.ENOPKG: "install that, then try again",
+    errno.EEXIST: "a file is where a folder should be: name another place, or remove it",
     errno.EOPNOTSUPP: "the filesystem of this URL cannot do that: name another place",
 }
 # Of errors without an errno, as filesystems raise them.
@@ -54,6 +56,8 @@ def _judged(error: Exception) -> tuple[int, str]:
     kind = type(error).__name__
     if isinstance(error, ImportError):
         return errno.ENOPKG, "" if "install" in str(error).lower() else pip_install("remote")
+    if isinstance(error, ValueError) and str(error).startswith("Protocol not known"):
+        return errno.EPROTONOSUPPORT, "check how the URL begins: s3://, gs://, hf:// or another one that fsspec knows"
     if isinstance(error, NotImplementedError):
         return errno.EOPNOTSUPP, ""
     if "Credential" in kind or "Auth" in kind or "Token" in kind:

@@ -35,19 +35,42 @@ def upload(path: str, url: str, tick: Tick | None = None) -> None:
         _put(path, place, tick)
         _check(place, os.path.getsize(path))
         return
+    _refuse_folder(place)
     _remove_abandoned(url)
     temporary = place_of(joined(parent_of(url), f".{base_of(url)}.fastio-{os.urandom(8).hex()}.tmp"))
     try:
         _copy(path, temporary, url, tick)
         _check(temporary, os.path.getsize(path))
         with translate_remote_errors("renaming the uploaded file", url):
-            place.fs.mv(temporary.path, place.path)
+            _rename(place.fs, temporary.path, place.path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.remove()
         raise
+    _check(place, os.path.getsize(path))
     if place.is_local:
         sync_folder(os.path.dirname(place.path))
+
+
+def _refuse_folder(place: Place) -> None:
+    """RemoteError for a folder's name: moving a file there would put it into the folder, under its temporary name."""
+    try:
+        is_folder = place.is_folder()
+    except FileNotFoundError:
+        return
+    if is_folder:
+        cure = "name a file in it, or remove it"
+        raise RemoteError(errno.EISDIR, _OPERATION, "there is a folder of this name", cure, place.url)
+
+
+def _rename(fs: Any, old: str, new: str) -> None:
+    from fsspec import AbstractFileSystem
+
+    if getattr(fs.mv, "__func__", None) is not AbstractFileSystem.mv:
+        fs.mv(old, new)
+        return
+    fs.cp_file(old, new)  # the mv that filesystems inherit does so too, but takes names with * ? [ for patterns
+    fs.rm_file(old)
 
 
 def _put(path: str, place: Place, tick: Tick | None) -> None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 # fsspec's, with chains such as simplecache::s3://bucket/key. A drive of the three others is a volume's.
 _URL = re.compile(r"(?:[A-Za-z][\w+.-]*::)*(?!(?:nvme|vfio|spdk):)[A-Za-z][\w+.-]*://")
 
+_CUT = re.compile(r"(?!(?:file|nvme|vfio|spdk):)([A-Za-z][\w+.-]+:)/(?=[^/])")
+
 
 def is_remote(path: str) -> bool:
     """Whether a path is the URL of a remote place: ``s3://bucket/key``, ``file:///folder/name``, ``a::b://c``."""
     return _URL.match(path) is not None
+
+
+def cut_url(path: str) -> str:
+    """The URL that pathlib made a path of, ``s3://bucket`` of ``s3:/bucket``; empty if there is a folder ``s3:``."""
+    match = _CUT.match(path)
+    return "" if match is None or os.path.lexists(match[1]) else f"{match[1]}/{path[match.end(1) :]}"
 
 
 def joined(folder: str, name: str) -> str:

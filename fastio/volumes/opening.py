@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 from fastio.errors import UnsupportedError, VolumeError
 from fastio.files.open_file import path_of
-from fastio.remote.urls import is_remote
+from fastio.remote.urls import cut_url, is_remote
 from fastio.volumes.device import Device
 
 # Who opens a device, by the prefix; imported at first use.
@@ -102,6 +102,17 @@ def refuse_remote(path: str) -> None:
         raise UnsupportedError(
             f"{path}: this cannot be at a remote place, expected a path on this machine: name one, and copy its files "
             "afterwards; a folder whose own name is so is named by its whole path"
+        )
+    refuse_cut_url(path)
+
+
+def refuse_cut_url(path: str) -> None:
+    """Raise UnsupportedError for what pathlib makes of a URL: nothing is written into a new folder ``s3:``."""
+    url = cut_url(path)
+    if url:
+        raise UnsupportedError(
+            f"{path}: there is no folder {path.partition('/')[0]}, and a URL has two slashes, expected {url}: pass "
+            f"URLs as text, since pathlib makes one slash of two; a new folder whose own name is so is ./{path}"
         )
 
 

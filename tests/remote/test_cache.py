@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,18 @@ def test_a_place_without_versions_is_read_each_time(store: type[RangedStore], ca
         assert equal(fastio.load(URL), STATE)
         assert store.count("cat_file") == number
     assert not copies(cache)
+
+
+def test_times_of_whole_seconds_do_not_tell_new_files_apart(store: type[RangedStore], cache: Path) -> None:
+    store.has_versions, store.modified = False, datetime.now(timezone.utc).replace(microsecond=0)
+    for sign in (1, -1):  # in one second, and of one length
+        save({"value": sign * STATE["value"]}, URL)
+        assert equal(fastio.load(URL), {"value": sign * STATE["value"]})
+    assert not copies(cache)
+    store.modified -= timedelta(hours=1)
+    for _ in range(2):
+        fastio.load(URL)
+    assert store.count("cat_file") == 3
 
 
 def test_ranges_are_joined_and_compared(store: type[RangedStore], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +188,15 @@ def test_a_damaged_copy_is_downloaded_again(store: type[RangedStore], cache: Pat
             fastio.load(url) if url == URL else read_by_name(url)
         assert equal(fastio.load(url), STATE)
         copies(cache)[0].unlink()
+
+
+@pytest.mark.parametrize("nbytes", [0, 100, 10_000])
+def test_a_copy_of_another_length_is_not_used(store: type[RangedStore], cache: Path, nbytes: int) -> None:
+    save(STATE, URL)
+    fastio.load(URL)
+    os.truncate(copies(cache)[0], nbytes)
+    assert equal(fastio.load(URL), STATE)
+    assert len(copies(cache)) == 1
 
 
 def test_a_killed_download_leaves_what_the_next_one_removes(tmp_path: Path, cache: Path) -> None:

@@ -28,6 +28,25 @@ def step_files(*steps: int) -> set[str]:
     return {f"step-{step:010d}/{name}" for step in steps for name in ("state.pt", "manifest.json")}
 
 
+@pytest.mark.parametrize("other", ["file://{}/./run", "local://{}/run", "file://{}/link/"])
+def test_other_names_of_a_folder_of_this_machine_have_one_writer(tmp_path: Path, other: str) -> None:
+    (tmp_path / "link").symlink_to("run")
+    with Checkpointer(f"file://{tmp_path}/run"), pytest.raises(fastio.FolderInUseError):
+        Checkpointer(other.format(tmp_path))
+
+
+def test_a_place_without_versions(store: type[RangedStore], cache: Path) -> None:
+    store.has_versions = False
+    with Checkpointer(RUN) as checkpointer:
+        checkpointer.save(1, {"value": torch.ones(3)})
+        checkpointer.wait()
+        restored = checkpointer.restore()
+        assert checkpointer.verify(1) > 0
+    assert restored is not None
+    assert torch.equal(restored.state["value"], torch.ones(3))
+    assert not [*cache.glob("files/*")]
+
+
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["asynchronous", "synchronous"])
 def test_resumed_training_equals_uninterrupted_training(place: str, cache: Path, asynchronous: bool) -> None:
     url = f"{place}/run"

@@ -103,6 +103,15 @@ def test_a_failed_save_to_files_leaves_the_old_one(
     assert torch.equal(torch.load(tmp_path / "it.pt")["value"], STATE["value"])
 
 
+@pytest.mark.parametrize("scheme", ["memory", "file"])
+def test_a_save_does_not_replace_a_folder(tmp_path: Path, scheme: str) -> None:
+    fastio.save(STATE, (url := f"{scheme}://{tmp_path}") + "/it.pt")
+    with pytest.raises(fastio.RemoteError, match="there is a folder of this name; name a file in it") as caught:
+        fastio.save(NEW, url)
+    assert isinstance(caught.value, IsADirectoryError)
+    assert names_below(url) == {"it.pt"}
+
+
 def test_what_cannot_be_saved_names_the_url(store: type[RangedStore], cache: Path) -> None:
     with pytest.raises(fastio.UnpicklableError, match=f"^{URL}: "):
         fastio.save({"function": lambda: 1}, URL)
@@ -164,14 +173,28 @@ fastio.save(torch.ones(9), sys.argv[1])
 @pytest.mark.parametrize(
     ("url", "cure"),
     [
-        ("nowhere://bucket/it.pt", "Protocol not known: nowhere"),
-        ("oci://bucket@space/it.pt", "[Ii]nstall.*ocifs"),
+        ("nowhere://bucket/it.pt", "Protocol not known: nowhere; check how the URL begins"),
+        ("S3://bucket/it.pt", "Protocol not known: S3; check how the URL begins: s3://"),
+        ("oci://bucket@space/it.pt", "[Ii]nstall.*ocifs.*; install that"),
+        ("file:///folder/a::b.pt", "ends in 'b.pt', expected a URL after each '::'; use a name without"),
     ],
 )
 def test_what_is_not_installed_is_told(url: str, cure: str) -> None:
     for call in (lambda: fastio.load(url), lambda: fastio.save(STATE, url), lambda: fastio.Checkpointer(url)):
         with pytest.raises(fastio.RemoteError, match=cure):
             call()
+
+
+def test_a_url_that_pathlib_cut_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = Path("s3://bucket")
+    with pytest.raises(fastio.UnsupportedError, match="expected s3://bucket: pass URLs as text"):
+        fastio.save_model(torch.nn.Linear(2, 2), url)
+    with pytest.raises(fastio.UnsupportedError, match="expected s3://bucket: pass URLs as text"):
+        fastio.Checkpointer(url)
+    assert not [*tmp_path.iterdir()]
+    fastio.save_model(torch.nn.Linear(2, 2), f"./{url}")
+    assert (tmp_path / "s3:" / "bucket" / "model.safetensors").exists()
 
 
 def test_without_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,14 @@ def test_a_saved_state_is_loaded(place: str, name: str) -> None:
     assert names_below(place) == {name}
 
 
+@pytest.mark.parametrize("name", ["*.pt", "a?b.pt", "a[1].pt", "a{b}.pt", "a b%20#ü.pt"])
+def test_odd_characters_are_no_patterns(place: str, name: str) -> None:
+    fastio.save({"other": torch.zeros(2)}, f"{place}/axb.pt")
+    fastio.save(STATE, f"{place}/{name}")
+    assert names_below(place) == {"axb.pt", name}
+    assert equal(fastio.load(f"{place}/{name}"), STATE)
+
+
 def test_an_array_of_numpy(place: str) -> None:
     url = f"{place}/it.npy"
     fastio.save(STATE["weight"], url)

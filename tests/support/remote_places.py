@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import fsspec
@@ -24,6 +25,7 @@ class RangedStore(AsyncFileSystem):
     calls: list[tuple[str, str]] = []  # noqa: RUF012
     hook: Hook | None = None
     has_versions = True
+    modified: datetime | None = None
 
     @classmethod
     def reset(cls) -> None:
@@ -32,6 +34,7 @@ class RangedStore(AsyncFileSystem):
         cls.calls.clear()
         cls.hook = None
         cls.has_versions = True
+        cls.modified = None
 
     @classmethod
     def count(cls, operation: str) -> int:
@@ -50,8 +53,8 @@ class RangedStore(AsyncFileSystem):
         path = await self._do("info", path)
         if path in self.objects:
             data = self.objects[path]
-            tag = hashlib.md5(data, usedforsecurity=False).hexdigest()
-            return {"name": path, "size": len(data), "type": "file", "ETag": tag if self.has_versions else ""}
+            tag = hashlib.md5(data, usedforsecurity=False).hexdigest() if self.has_versions else ""
+            return {"name": path, "size": len(data), "type": "file", "ETag": tag, "mtime": self.modified}
         if any(name.startswith(f"{path}/") for name in self.objects):
             return {"name": path, "size": 0, "type": "directory"}
         raise FileNotFoundError(path)

@@ -229,6 +229,14 @@ def test_a_folder_is_no_part_of_a_volume(volume: str, tmp_path: Path, monkeypatc
     assert sorted(os.listdir(tmp_path)) == ["model.safetensors", "volume"]
 
 
+def test_a_conversion_does_not_replace_the_volume_of_its_source(tmp_path: Path) -> None:
+    Volume.create(path := f"{tmp_path}/volume.pt", 16 * MIB).close()
+    fastio.save(TENSORS, name := f"file:{path}/state.pt")
+    with pytest.raises(fastio.UnsupportedError, match="this is a file of the source"):
+        fastio.convert(name, path, force=True)
+    assert equal(fastio.load(name), TENSORS)
+
+
 def test_a_path_object_and_a_relative_path_name_an_object(volume: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     fastio.save(STATE, Path("file:volume/a/x.pt"))

@@ -13,6 +13,8 @@ from fastio.models.conversion.new_file import NewFile
 from fastio.models.conversion.source_tensors import Source, SourceTensor
 from fastio.models.shards import INDEX_NAME, SINGLE_NAME, index_text, is_model_file, split
 from fastio.sizes import parse_size
+from fastio.volumes.opening import is_in_volume
+from fastio.volumes.opening import split as split_volume
 
 _FORMATS = {".safetensors": SAFETENSORS, ".pt": PT, ".pth": PT, ".bin": PT, ".npy": NPY}
 _SHARD_SIZE = "5GB"
@@ -54,7 +56,8 @@ def check_free(to: Destination, sources: Sequence[str], force: bool) -> None:
             raise FileExistsError(errno.EEXIST, problem, to.path)
         names = sorted(filter(is_model_file, os.listdir(to.path))) if os.path.isdir(to.path) else []
         old = [os.path.join(to.path, name) for name in names]
-    here = [source for source in sources if os.path.exists(source)]  # not what is in a volume or at a remote place
+    lying = [split_volume(source)[0].partition(":")[2] if is_in_volume(source) else source for source in sources]
+    here = [path for path in lying if os.path.exists(path)]  # not what is on an unmounted device or at a remote place
     for path in old:
         if os.path.exists(path) and any(os.path.samefile(path, source) for source in here):
             raise UnsupportedError(f"{path}: this is a file of the source, which is read while it is converted; name "
