@@ -48,8 +48,9 @@ class Releases {
 };
 
 // Counts itself in the attribute `holds` of `saved`, and gives it to `releases` when it was the last one. A type of
-// CPython's own, which is made with one call: a training makes one for each saved tensor. Python's cycle collector does
-// not see it; only graphs of autograd, which it does not see either, keep it.
+// CPython's own, which is made with one call: a training makes one for each saved tensor. Python's cycle collector
+// looks into it: an error that `saved` keeps has frames in its traceback that hold it. Other objects of such a cycle
+// are cleared.
 struct Hold {
     PyObject ob_base;
     PyObject *releases, *saved, *owner, *view, *maker;
@@ -90,7 +91,19 @@ PyObject* new_hold(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     return made;
 }
 
+int visit_hold(PyObject* self, visitproc visit, void* arg) {
+    const Hold* hold = reinterpret_cast<Hold*>(self);
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(hold->releases);
+    Py_VISIT(hold->saved);
+    Py_VISIT(hold->owner);
+    Py_VISIT(hold->view);
+    Py_VISIT(hold->maker);
+    return 0;
+}
+
 void free_hold(PyObject* self) {
+    PyObject_GC_UnTrack(self);
     Hold* hold = reinterpret_cast<Hold*>(self);
     {
         nb::error_scope raised;  // a destructor may run while an exception is set
@@ -112,11 +125,13 @@ PyMemberDef hold_members[] = {{"saved", T_OBJECT_EX, offsetof(Hold, saved), READ
 
 PyType_Slot hold_slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_hold)},
                             {Py_tp_dealloc, reinterpret_cast<void*>(free_hold)},
+                            {Py_tp_traverse, reinterpret_cast<void*>(visit_hold)},
                             {Py_tp_members, hold_members},
                             {Py_tp_doc, const_cast<char*>("Keeps what is saved until the last of its holds is gone.")},
                             {0, nullptr}};
 
-PyType_Spec hold_spec = {"fastio._native.Hold", sizeof(Hold), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, hold_slots};
+PyType_Spec hold_spec = {"fastio._native.Hold", sizeof(Hold), 0,
+                         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, hold_slots};
 
 }  // namespace
 

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from accelerators import DEVICE, keep_busy, torch_module
+from fastio.offload.autograd.saved_tensor import SavedTensor
 from fastio.offload.manager import Offload
 from fastio.offload.recompute import recomputation
 from fastio.offload.recompute.calls import key_of
@@ -708,6 +709,11 @@ def test_manager_works_after_an_exception_in_forward(store: SlowStore) -> None:
     assert offload.saved_tensors_alive == 0
 
 
+def saved_tensors_alive() -> int:
+    gc.collect()
+    return sum(type(one) is SavedTensor for one in gc.get_objects())
+
+
 def test_lost_source_raises_the_error_of_a_lost_tensor() -> None:
     def policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
         if operator is aten.addmm.default:
@@ -716,6 +722,7 @@ def test_lost_source_raises_the_error_of_a_lost_tensor() -> None:
 
     if not hasattr(CheckpointPolicy, "MUST_CPU_OFFLOAD"):
         pytest.skip("this torch has no CPU_OFFLOAD")
+    before = saved_tensors_alive()
     model, loss = blocks()
     offload = Offload(store=SlowStore(failing_reads={0: 2}), policy=policy, budget=0, codec="none")
     with offload:
@@ -724,6 +731,8 @@ def test_lost_source_raises_the_error_of_a_lost_tensor() -> None:
         value.backward()
     with pytest.raises(ActivationLostError, match="earlier backward"), offload:
         pass
+    del value, offload
+    assert saved_tensors_alive() == before  # the error, which a saved tensor keeps, has frames that hold the tensor
 
 
 def test_failed_recomputation_can_be_repeated(store: SlowStore, monkeypatch: pytest.MonkeyPatch) -> None:
