@@ -210,6 +210,16 @@ class Planner:
             cure = "saved tensors may still have that much of it; give Offload a smaller budget=, or none"
         return f"twice, the second time with a smaller budget{tried}, and memory ran out again: {cure}"
 
+    def advice_after_one_run(self) -> str:
+        """Return why a step does not run again if memory runs out in its profiled pass, and a cure."""
+        profile = self._current
+        if self.policy in UNPLANNED or (profile is not None and profile.timed):
+            return ""
+        return (
+            "\nOffload.step did not run this step again: in its pass, which is profiled, all saved tensors that can "
+            "move leave, whatever the budget; use a smaller batch"
+        )
+
     def answer_out_of_memory(self) -> None:
         """Memory ran out, and that was answered: the next pass does not ask what to do about it."""
         if self._memory is not None:
