@@ -211,13 +211,16 @@ class Planner:
         return f"twice, the second time with a smaller budget{tried}, and memory ran out again: {cure}"
 
     def advice_after_one_run(self) -> str:
-        """Return why a step does not run again if memory runs out in its profiled pass, and a cure."""
+        """Return why a step that has least memory for saved tensors does not run again, and a cure; else nothing."""
         profile = self._current
-        if self.policy in UNPLANNED or (profile is not None and profile.timed):
+        profiled = profile is None or not profile.timed
+        least = profile is not None and profile.trials is None and self.budget == 0
+        if self.policy in UNPLANNED or not (profiled or least):
             return ""
+        why = "in its pass, which is profiled," if profiled else "with its budget of 0"
         return (
-            "\nOffload.step did not run this step again: in its pass, which is profiled, all saved tensors that can "
-            "move leave, whatever the budget; use a smaller batch"
+            f"\nOffload.step did not run this step again: {why} all saved tensors that can move leave already; use a "
+            "smaller batch"
         )
 
     def answer_out_of_memory(self) -> None:
