@@ -22,7 +22,9 @@ def check_step(step: Any, none: str = ", or None for the newest intact one") -> 
 
 
 def _as_integer(step: Any) -> str:
-    """The cure for an integer of NumPy, or a tensor of one."""
+    """The cure for an integer of NumPy, a tensor of one, or a state in the place of the step."""
+    if isinstance(step, dict) or hasattr(step, "state_dict"):
+        return "; a state is the second argument of save, and into= of restore"
     try:
         operator.index(step)
     except (TypeError, ValueError, RuntimeError):

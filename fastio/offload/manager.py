@@ -200,7 +200,13 @@ class Offload(SavedTensors):
                 return closure()
 
         state = StepState(() if self._model is None else self._model.buffers())
-        return run_again(run, state, may_repeat, lambda: f"\nOffload.step ran this step {advice}")
+
+        def note(runs: int) -> str:
+            if runs > 1:
+                return f"\nOffload.step ran this step {advice}"
+            return planner.advice_after_one_run()
+
+        return run_again(run, state, may_repeat, note)
 
     def _begin(self, taken: bool) -> ThreadPass:
         step = ForwardPass(next(self._numbers), self._planner)

@@ -45,12 +45,12 @@ class StepState:
 
 
 def run_again(
-    run: Callable[[], Result], state: StepState, may_repeat: Callable[[int], bool], note: Callable[[], str]
+    run: Callable[[], Result], state: StepState, may_repeat: Callable[[int], bool], note: Callable[[int], str]
 ) -> Result:
     """Return what ``run`` returns. While memory runs out in it, restore the state and run it again.
 
-    ``may_repeat(runs)`` says after so many runs whether another is of use. Raises what the last run raises, with a note
-    if memory ran out in several.
+    ``may_repeat(runs)`` says after so many runs whether another is of use. Raises what the last run raises, with the
+    ``note`` for so many runs.
     """
     runs = 0
     while True:
@@ -61,8 +61,7 @@ def run_again(
             if not is_out_of_memory(error):
                 raise
             if not may_repeat(runs):
-                if runs > 1:
-                    add_to_message(error, note())
+                add_to_message(error, note(runs))
                 raise
         # The error, whose frames hold the graph, is gone here.
         gc.collect()

@@ -143,6 +143,17 @@ def test_step_that_is_no_integer_is_a_type_error(tmp_path: Path, step: Any) -> N
                 call(step)
 
 
+@pytest.mark.parametrize("state", [{"a": torch.zeros(2)}, torch.nn.Linear(2, 2)], ids=["dict", "module"])
+def test_a_state_in_the_place_of_the_step_is_told_where_it_belongs(tmp_path: Path, state: Any) -> None:
+    cure = "; a state is the second argument of save, and into= of restore"
+    with fastio.Checkpointer(tmp_path) as checkpoints:
+        with pytest.raises(ValueError, match=cure):
+            checkpoints.save(state, 0)
+        with pytest.raises(TypeError, match=cure):
+            checkpoints.restore(state)
+        assert checkpoints.steps() == []
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
     with fastio.Checkpointer(tmp_path) as checkpoints:

@@ -178,6 +178,23 @@ def test_a_step_that_ran_out_of_memory_twice_tells_what_to_change(
     offload.close()
 
 
+def test_a_profiled_step_that_runs_out_of_memory_tells_why_it_is_not_run_again(tmp_path: Path) -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.GELU()) for _ in range(4)))
+    offload = fastio.Offload(model, store=tmp_path, budget="8MiB")
+    runs = 0
+
+    def closure() -> None:
+        nonlocal runs
+        runs += 1
+        model(torch.randn(1024, 256))
+        raise MemoryError("no room")
+
+    with pytest.raises(MemoryError, match=r"no room\n.*did not run this step again.*use a smaller batch"):
+        offload.step(closure)
+    assert runs == 1
+    offload.close()
+
+
 def test_memory_that_the_system_refuses_for_a_saved_tensor_names_the_budget() -> None:
     told = r"of memory for a saved tensor: give Offload a smaller budget= or none, make the batch smaller"
     for allocate in (

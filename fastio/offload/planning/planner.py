@@ -210,6 +210,19 @@ class Planner:
             cure = "saved tensors may still have that much of it; give Offload a smaller budget=, or none"
         return f"twice, the second time with a smaller budget{tried}, and memory ran out again: {cure}"
 
+    def advice_after_one_run(self) -> str:
+        """Return why a step that has least memory for saved tensors does not run again, and a cure; else nothing."""
+        profile = self._current
+        profiled = profile is None or not profile.timed
+        least = profile is not None and profile.trials is None and self.budget == 0
+        if self.policy in UNPLANNED or not (profiled or least):
+            return ""
+        why = "in its pass, which is profiled," if profiled else "with its budget of 0"
+        return (
+            f"\nOffload.step did not run this step again: {why} all saved tensors that can move leave already; use a "
+            "smaller batch"
+        )
+
     def answer_out_of_memory(self) -> None:
         """Memory ran out, and that was answered: the next pass does not ask what to do about it."""
         if self._memory is not None:
