@@ -28,7 +28,7 @@ def step_files(*steps: int) -> set[str]:
     return {f"step-{step:010d}/{name}" for step in steps for name in ("state.pt", "manifest.json")}
 
 
-@pytest.mark.parametrize("other", ["file://{}/./run", "local://{}/run", "file://{}/link/"])
+@pytest.mark.parametrize("other", ["{}/run", "file://{}/./run", "local://{}/run", "file://{}/link/"])
 def test_other_names_of_a_folder_of_this_machine_have_one_writer(tmp_path: Path, other: str) -> None:
     (tmp_path / "link").symlink_to("run")
     with Checkpointer(f"file://{tmp_path}/run"), pytest.raises(fastio.FolderInUseError):

@@ -100,10 +100,10 @@ fsspec.register_implementation("ranged", RangedStore, clobber=True)
 
 
 def names_below(url: str) -> set[str]:
-    """The files below a URL, relative to it."""
+    """The files below a URL, relative to it; without the lock, which is in the folder itself if that is a local one."""
     fs, path = fsspec.core.url_to_fs(url)
     fs.invalidate_cache()
-    return {name.removeprefix(path).lstrip("/") for name in fs.find(path)}
+    return {name.removeprefix(path).lstrip("/") for name in fs.find(path)} - {".lock"}
 
 
 def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

@@ -49,7 +49,9 @@ class RemoteSteps(StepFolder):
 
     @property
     def lock_folder(self) -> str:
-        return self._local.path
+        """A folder of this machine is locked itself, so that it has one writer under its path and its URLs."""
+        place = self._place()
+        return place.path if place.is_local else self._local.path
 
     @property
     def _local(self) -> StepFolder:
