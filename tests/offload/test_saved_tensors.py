@@ -429,12 +429,14 @@ def test_tensor_whose_memory_is_freed_between_two_backward_passes_is_read(tmp_pa
 
 @pytest.mark.parametrize("policy", ["all", "optimal"])
 @pytest.mark.parametrize("layer", [nn.Conv1d, nn.Linear])
+@pytest.mark.parametrize("frozen", [False, True])
 def test_a_weight_that_is_given_other_memory_in_forward_is_that_of_plain_training(
-    layer: Any, policy: Any, tmp_path: Path
+    frozen: bool, layer: Any, policy: Any, tmp_path: Path
 ) -> None:
     """Autograd saves the weight of a convolution itself, and a view of that of a linear layer."""
     torch.manual_seed(0)
     model = layer(16, 16, 1) if layer is nn.Conv1d else layer(16, 16)
+    model.requires_grad_(not frozen)
     x, other = torch.randn(16, 16, 256 if layer is nn.Conv1d else 16), torch.randn_like(model.weight)
 
     def gradient(around: Any) -> Tensor:

@@ -76,13 +76,15 @@ class Kept:
     """A tensor that stays where it is.
 
     It is detached: with its grad_fn it would keep the graph alive for ever. A leaf has none: as autograd does without
-    hooks, it is kept itself, with the memory that it has in backward (``parameter.data = other``).
+    hooks, it is kept itself, with the memory that it has in backward (``parameter.data = other``). Other tensors that
+    require no gradient may get a grad_fn later (``x.add_(y)``), parameters that are frozen do not.
     """
 
     __slots__ = ("description", "tensor", "version")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor if tensor.is_leaf and tensor.requires_grad else tensor.detach()
+        stays_leaf = tensor.is_leaf and (tensor.requires_grad or isinstance(tensor, Parameter))
+        self.tensor = tensor if stays_leaf else tensor.detach()
         self.version = version_of(tensor)
         self.description = describe(tensor)
 
