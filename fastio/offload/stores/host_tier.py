@@ -104,13 +104,11 @@ class HostTier(Tier):
             taken = len(moves)
             if not taken:
                 return 0
-            timed = self._times_copies and self._timed is None
-            if timed:
-                nbytes = sum(nbytes for _, _, nbytes in moves)
-                timed = nbytes >= self._least_timed
-                if timed:
-                    self._timed, self._least_timed = (first.step, copies), nbytes
+            nbytes = sum(nbytes for _, _, nbytes in moves)
+            timed = self._times_copies and self._timed is None and nbytes >= self._least_timed
             copied = copies.out(moves, first.stream, first.computed, timed)
+            if timed:  # one that was refused has no time
+                self._timed, self._least_timed = (first.step, copies), nbytes
             if waits and copied is not None:
                 copies.wait(copied.set())
         except STORE_ERRORS as error:
