@@ -20,7 +20,7 @@ def exchange_folders(new: str, old: str) -> None:
     Where the filesystem cannot do it in one step, a kill may leave no folder at ``old``, but a whole one beside
     ``new``: :func:`put_back` gives it its place again.
     """
-    if _exchanged(new, old):
+    if exchanged(new, old):
         _sync_parents(new, old)
         return
     held = new + _HELD
@@ -45,7 +45,7 @@ def put_back(beside: str, folder: str) -> None:
             sync_folder(folder)
 
 
-def _exchanged(one: str, other: str) -> bool:
+def exchanged(one: str, other: str) -> bool:
     """Exchange two folders in one step; False if that is not possible here."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # glibc 2.28 and newer
     if renameat2 is None:

@@ -77,14 +77,6 @@ class RemoteSteps(StepFolder):
         place = self._place(name_of(step), manifest.NAME)
         return manifest.parsed(place.url, place.read())
 
-    def has(self, step_manifest: Manifest) -> bool:
-        try:
-            return self.read_manifest(step_manifest.step).order == step_manifest.order
-        except FileNotFoundError:
-            return False
-        except FastIOError:
-            return True
-
     @contextlib.contextmanager
     def staged(self, step: int, tick: Callable[[], None]) -> Iterator[StepFolder]:
         local = self._local

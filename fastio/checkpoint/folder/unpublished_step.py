@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import os
 import stat
 
@@ -21,9 +19,7 @@ from fastio.checkpoint.folder.step_folders import (
 )
 from fastio.errors import TransferError
 from fastio.files.atomic_file import sync_folder
-
-_AT_FDCWD, _EXCHANGE = -100, 2
-_NOT_SUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+from fastio.files.folder_exchange import exchanged
 
 
 class UnpublishedStep:
@@ -67,7 +63,7 @@ class UnpublishedStep:
     def _rename(self) -> None:
         if not os.path.isdir(self._target):
             os.rename(self.path, self._target)
-        elif not _exchanged(self.path, self._target):
+        elif not exchanged(self.path, self._target):
             # Without an exchange in one step, the old step of this number is gone for a moment; others stay.
             self._steps.hide(self._step)
             remove_own(self._target)
@@ -78,16 +74,3 @@ class UnpublishedStep:
         for name in set(os.listdir(self.path)) - own:
             if not os.path.lexists(os.path.join(self._target, name)):
                 os.rename(os.path.join(self.path, name), os.path.join(self._target, name))
-
-
-def _exchanged(one: str, other: str) -> bool:
-    """Exchange two folders in one step (Linux's renameat2); returns whether the file system can do it."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if rename is None:
-        return False
-    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in _NOT_SUPPORTED:
-        return False
-    raise OSError(number, os.strerror(number), other)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import time
+from collections.abc import Callable
 
 from fastio.checkpoint.folder.step_folders import StepFolder
 from fastio.checkpoint.ranks.members import Alone
@@ -32,16 +33,23 @@ def opened_by_all(steps: StepFolder, members: Alone, is_written: bool) -> StepFo
                 except OSError as error:
                     raise TransferError(error.errno or 0, "creating a file", path) from error
         with members.agreement("Checkpointer"):
-            end = time.monotonic() + _SEEN_SECONDS
-            while not os.path.exists(path):
-                if time.monotonic() > end:
-                    raise CheckpointError(
-                        f"{steps.path}: rank {members.rank} does not see the file that rank 0 made here: all ranks "
-                        "must save into one folder, as of a network file system that is mounted under the same path"
-                    )
-                time.sleep(_PAUSE_SECONDS)
+            if not comes_true(lambda: os.path.exists(path), _SEEN_SECONDS):
+                raise CheckpointError(
+                    f"{steps.path}: rank {members.rank} does not see the file that rank 0 made here: all ranks "
+                    "must save into one folder, as of a network file system that is mounted under the same path"
+                )
     finally:
         if members.rank == 0:
             with contextlib.suppress(OSError):
                 os.unlink(path)
     return steps
+
+
+def comes_true(is_true: Callable[[], bool], seconds: float) -> bool:
+    """Return whether something becomes true within some seconds."""
+    end = time.monotonic() + seconds
+    while not is_true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(_PAUSE_SECONDS)
+    return True

@@ -22,28 +22,26 @@ from fastio.checkpoint.folder.manifest import File, Manifest
 from fastio.checkpoint.folder.unpublished_step import UnpublishedStep
 from fastio.checkpoint.ranks.gloo import Gloo
 from fastio.checkpoint.ranks.members import sendable
+from fastio.checkpoint.ranks.shared_folder import comes_true
 from fastio.checkpoint.saving.file_checksum import of_file
 from fastio.checkpoint.saving.rank_plans import GlobalPlan, LocalPlan, global_plan, local_plan, tensor_bytes
 from fastio.checkpoint.saving.rank_state import RankState
 from fastio.checkpoint.saving.step_kinds import RankTask
-from fastio.checkpoint.saving.writing import WrittenStep
+from fastio.checkpoint.saving.writing import WrittenStep, check_file
 from fastio.distributed import metadata as metadata_file
 from fastio.distributed.data_file import DataFile
 from fastio.distributed.items import Image, ImageBuilder
 from fastio.distributed.stored_items import FORMAT, annotate
-from fastio.engine.record_checksums import checksum
 from fastio.engine.save import write_layout
-from fastio.errors import CheckpointError, CorruptFileError, RankError, RankLostError
+from fastio.errors import CheckpointError, RankError, RankLostError
 from fastio.files.atomic_file import AtomicFile
 from fastio.files.checkpoint_folders import DCP_METADATA
 from fastio.files.open_file import opened
 from fastio.results import SaveResult
 from fastio.runtime.gc_pause import gc_paused
-from fastio.sizes import exact_size
 
 _log = logging.getLogger("fastio.checkpoint")
 _APPEARS_SECONDS = 30.0  # within which a folder that another machine made is seen through a network file system
-_PAUSE_SECONDS = 0.05
 
 _Value = TypeVar("_Value")
 
@@ -162,7 +160,8 @@ class _RankStep:
             state.crcs_by_tensor(task.crcs),
         )  # fmt: skip
         written = File(file.name, image.layout.size, of_file(image.layout, values))
-        _check(file.path, written, task.read_back)
+        with opened(file.path) as (fd, size):
+            check_file(file.path, fd, size, written, task.read_back)
         if task.chunk_memory is not None:  # what was written is the live state
             task.chunk_memory.pause.require()
         results = []
@@ -210,14 +209,11 @@ def _tried(work: Callable[[], _Value]) -> tuple[_Value | None, Exception | None]
 
 def _wait_for_folder(path: str) -> None:
     """Return when a folder is seen that the first rank made. CheckpointError if that takes too long."""
-    end = time.monotonic() + _APPEARS_SECONDS
-    while not os.path.isdir(path):
-        if time.monotonic() > end:
-            raise CheckpointError(
-                f"{path}: this rank does not see the folder that rank 0 made: all ranks must write to one file system, "
-                "as a network file system under the same path"
-            )
-        time.sleep(_PAUSE_SECONDS)
+    if not comes_true(lambda: os.path.isdir(path), _APPEARS_SECONDS):
+        raise CheckpointError(
+            f"{path}: this rank does not see the folder that rank 0 made: all ranks must write to one file system, "
+            "as a network file system under the same path"
+        )
 
 
 def _lay_out(state: RankState, items: list[WriteItem]) -> Image:
@@ -229,14 +225,3 @@ def _lay_out(state: RankState, items: list[WriteItem]) -> Image:
         else:
             builder.add(item.index, state.tensor(name))
     return builder.build()
-
-
-def _check(path: str, file: File, read_back: bool) -> None:
-    """Compare the file on the disk with what was written: its size, and with ``read_back`` every byte of it."""
-    with opened(path) as (fd, size):
-        if size != file.nbytes:
-            raise CorruptFileError(
-                path, None, f"has {exact_size(size)} after it was written, expected {exact_size(file.nbytes)}"
-            )
-        if read_back and checksum(path, fd, size) != file.crc32:
-            raise CorruptFileError(path, None, "the disk returns other bytes than were written to it")

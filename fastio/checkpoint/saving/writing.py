@@ -191,15 +191,20 @@ def _discard(path: str, before: set[str], order: int) -> None:
     remove_all(path, leftovers(path, before))
 
 
+def check_file(path: str, fd: int, size: int, file: File, read_back: bool) -> None:
+    """Compare the file on the disk with what was written: its size, and with ``read_back`` every byte of it."""
+    if size != file.nbytes:
+        raise CorruptFileError(
+            path, None, f"has {exact_size(size)} after it was written, expected {exact_size(file.nbytes)}"
+        )
+    if read_back and checksum(path, fd, size) != file.crc32:
+        raise CorruptFileError(path, None, "the disk returns other bytes than were written to it")
+
+
 def _check(path: str, file: File, layout: Layout, values: Sequence[int], read_back: bool) -> None:
     """Compare the file on the disk with what was written: its directory, and with ``read_back`` every byte of it."""
     with opened(path) as (fd, size):
-        if size != file.nbytes:
-            raise CorruptFileError(
-                path, None, f"has {exact_size(size)} after it was written, expected {exact_size(file.nbytes)}"
-            )
-        if read_back and checksum(path, fd, size) != file.crc32:
-            raise CorruptFileError(path, None, "the disk returns other bytes than were written to it")
+        check_file(path, fd, size, file, read_back)
         found = open_archive(path, fd, size).records
     for extent, value in zip(layout.extents, values, strict=True):
         if extent.checksum and found[extent.name][1:4] != (extent.offset, extent.nbytes, value):
