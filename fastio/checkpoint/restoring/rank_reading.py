@@ -21,7 +21,14 @@ from fastio.checkpoint.folder.manifest import File, Manifest
 from fastio.checkpoint.folder.regular_file import opened_regular
 from fastio.checkpoint.restoring.overlapping_targets import require_agreement
 from fastio.checkpoint.restoring.rank_targets import StoredTensors, WholeTensors, fitted, holds_shards
-from fastio.checkpoint.restoring.reading import ReadSummary, Restored, RestoreRequest, restored_by
+from fastio.checkpoint.restoring.reading import (
+    ReadSummary,
+    Restored,
+    RestoreRequest,
+    check_size,
+    needs_trust,
+    restored_by,
+)
 from fastio.checkpoint.restoring.relinking import Links
 from fastio.checkpoint.restoring.restore_into import bind
 from fastio.checkpoint.state import capture
@@ -33,7 +40,6 @@ from fastio.errors import CorruptFileError
 from fastio.files.checkpoint_folders import DCP_METADATA
 from fastio.results import record
 from fastio.runtime.handled_errors import HandledErrors
-from fastio.sizes import exact_size
 
 
 def read_rank_step(folder: str, manifest: Manifest, request: RestoreRequest, rank: int, world: int) -> Restored:
@@ -64,7 +70,7 @@ def check_files(folder: str, files: Iterable[File]) -> None:
         path = os.path.join(folder, file.name)
         try:
             with opened_regular(path) as (fd, size):
-                _check_size(path, size, file)
+                check_size(path, size, file)
                 value = checksum(path, fd, size)
         except FileNotFoundError:
             raise CorruptFileError(path, None, "is missing") from None
@@ -74,13 +80,6 @@ def check_files(folder: str, files: Iterable[File]) -> None:
                 None,
                 f"has the CRC-32 {value:08x}, expected {file.crc32:08x}: it was damaged after it was written",
             )
-
-
-def _check_size(path: str, size: int, file: File) -> None:
-    if size != file.nbytes:
-        raise CorruptFileError(
-            path, None, f"has {exact_size(size)}, expected {exact_size(file.nbytes)}: it was cut short or altered"
-        )
 
 
 def _read(folder: str, manifest: Manifest, request: RestoreRequest, rank: int, world: int) -> tuple[Any, ReadSummary]:
@@ -93,7 +92,7 @@ def _read(folder: str, manifest: Manifest, request: RestoreRequest, rank: int, w
     for file in manifest.files:  # before any of them is read: a missing one is damage, not an error of DCP
         path = os.path.join(folder, file.name)
         try:
-            _check_size(path, os.stat(path, follow_symlinks=False).st_size, file)
+            check_size(path, os.stat(path, follow_symlinks=False).st_size, file)
         except FileNotFoundError:
             raise CorruptFileError(path, None, "is missing") from None
     metadata = metadata_file.read(folder)
@@ -153,10 +152,7 @@ class _Load:
         except pickle.UnpicklingError as error:
             if not request.weights_only:
                 raise
-            raise pickle.UnpicklingError(
-                f"{error}\nThe state holds more than tensors and plain data: "
-                "restore(weights_only=False) reads it, if you trust its author"
-            ) from None
+            raise needs_trust(str(error)) from None
 
 
 class _BytesPlanner(DefaultLoadPlanner):

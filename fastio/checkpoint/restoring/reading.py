@@ -188,18 +188,21 @@ def _opened(folder: str, file: File) -> Iterator[Archive]:
     with contextlib.ExitStack() as held:
         try:  # not around the yield: an error of load_state_dict is not damage
             fd, size = held.enter_context(opened_regular(path))
-            if size != file.nbytes:
-                raise CorruptFileError(
-                    path,
-                    None,
-                    f"has {exact_size(size)}, expected {exact_size(file.nbytes)}: it was cut short or altered",
-                )
+            check_size(path, size, file)
             archive = open_archive(path, fd, size, read_local_headers=True)
         except FileNotFoundError:
             raise CorruptFileError(path, None, "is missing") from None
         except (NeedsTorchError, FormatError) as reason:
             raise CorruptFileError(path, None, f"is not what was written: {reason}") from None
         yield archive
+
+
+def check_size(path: str, size: int, file: File) -> None:
+    """Raise CorruptFileError for a file of a step that has another size than its manifest says."""
+    if size != file.nbytes:
+        raise CorruptFileError(
+            path, None, f"has {exact_size(size)}, expected {exact_size(file.nbytes)}: it was cut short or altered"
+        )
 
 
 def _unpickled(step: StepRecords, memory: StepMemory, request: RestoreRequest) -> Any:
@@ -211,10 +214,15 @@ def _unpickled(step: StepRecords, memory: StepMemory, request: RestoreRequest) -
     except pickle.UnpicklingError as error:
         if not request.weights_only:
             raise
-        raise pickle.UnpicklingError(
-            f"{step.archive.path}: {error}\nThe state holds more than tensors and plain data: "
-            "restore(weights_only=False) reads it, if you trust its author"
-        ) from None
+        raise needs_trust(f"{step.archive.path}: {error}") from None
+
+
+def needs_trust(problem: str) -> pickle.UnpicklingError:
+    """The error for a state that weights_only refuses, with the cure."""
+    return pickle.UnpicklingError(
+        f"{problem}\nThe state holds more than tensors and plain data: "
+        "restore(weights_only=False) reads it, if you trust its author"
+    )
 
 
 class _Reads:
