@@ -219,7 +219,7 @@ def test_no_kill_loses_the_checkpoint_that_a_save_replaces(
             assert same(torch.load(checkpoint / "optimizer.pt"), trainer.optimizer.state_dict())
         assert number >= 3
         assert missing == most_missing
-        monkeypatch.setattr(folder_exchange, "_exchanged", lambda *_: False)
+        monkeypatch.setattr(folder_exchange, "exchanged", lambda *_: False)
 
 
 def test_interrupt_after_the_thread_began_leaves_its_files_to_it(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import pickle
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from torch import nn
 
 import fastio
 from disks import tmpfs
+from fastio.dicts import Entry
 from fastio.inspect.copying import copy
 from fastio.sizes import exact_size
 from fastio.volumes import Volume
@@ -298,18 +301,29 @@ def test_sizes_are_said_in_words_and_exactly(nbytes: int, words: str) -> None:
     assert exact_size(nbytes) == words
 
 
+def explanation(path: Path, tool: str, confidence: float, **sources: str) -> str:
+    """An explanation in words, of tools that are known from these sources; the first is expected to be the fastest."""
+    entries = tuple(Entry(name, 1.0, 0.5, 2.0, 1.0, 9, 9, source, None) for name, source in sources.items())
+    known = replace(fastio.explain(path), tool=tool, reason="why", confidence=confidence, entries=entries)
+    return str(known).splitlines()[2]
+
+
 def test_an_explanation_calls_no_tool_the_fastest_by_a_small_chance(tmp_path: Path) -> None:
-    found = fastio.explain(plain(tmp_path))
-    said = str(found)
-    if any(entry.source == "prior" for entry in found.entries):
-        assert "is the fastest" not in said
-        assert "tried here yet" in said
-    elif found.confidence < 0.8 and len(found.entries) > 1:
-        assert "is expected to be the fastest, but only by a chance" in said
-        assert "is the fastest" not in said
-    else:
-        assert "is the fastest" in said or "the only tool" in said
-    assert "is the fastest with a chance" not in said
+    said = functools.partial(explanation, plain(tmp_path))
+    measured = {"posix": "measured", "uring": "measured"}
+    assert said("posix", 0.9, **measured) == "posix is the fastest, by a chance of 90%"
+    assert said("uring", 0.9, **measured) == "posix is expected to be the fastest, by a chance of 90%"
+    for tool in measured:
+        words = "posix is expected to be the fastest, but only by a chance of 60%"
+        assert said(tool, 0.6, **measured) == words
+    one = {"posix": "measured", "uring": "prior"}
+    words = "posix is expected to be the fastest, by a chance of more than 99%; not tried here yet: uring"
+    assert said("posix", 0.995, **one) == words
+    none = {"posix": "prior", "uring": "prior"}
+    assert said("posix", 0.6, **none).endswith("only by a chance of 60%; none of them was tried here yet")
+    assert said("posix", 1.0, posix="measured") == "posix is the only tool here"
+    live = fastio.explain(plain(tmp_path))
+    assert str(live).splitlines()[1] == f"{live.tool}: {live.reason}"
 
 
 def test_a_missing_file_is_pythons_error_with_a_cure(tmp_path: Path) -> None:
