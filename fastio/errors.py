@@ -349,7 +349,7 @@ class RankError(CheckpointError):
 class RankLostError(CheckpointError):
     """Another rank ended, or does not answer, so nothing can be saved or restored together any more.
 
-    Steps that were saved before stay. A step that was being saved is there complete, or not at all.
+    The message names the ranks that were missed by the others, which waited for them. Steps that were saved before stay. A step that was being saved is there complete, or not at all.
     """
 
 

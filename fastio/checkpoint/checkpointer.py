@@ -250,12 +250,12 @@ class Checkpointer:
     def steps(self) -> list[int]:
         """Return the numbers of the steps whose manifests are intact, in ascending order."""
         self._require()
-        return sorted(self._reader.numbers())
+        return sorted(self._reader.numbers("steps()"))
 
     def latest(self) -> int | None:
         """Return the visible step that was saved last; None if there is none."""
         self._require()
-        numbers = self._reader.numbers()
+        numbers = self._reader.numbers("latest()")
         return numbers[-1] if numbers else None
 
     def restore(

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -201,15 +201,24 @@ def other_folders(folders: list[str], count: int) -> Any:
 
 
 def other_calls(folder: str, count: int) -> Any:
-    """Save different steps; then the same one."""
+    """Save different steps, and call different methods; then save the same step."""
     group = group_of(count)
     if group is None:
         return None
     with fastio.Checkpointer(folder, process_group=group) as checkpointer:
-        error = told(lambda: checkpointer.save(dist.get_rank(), state_of(1)))
+        rank = dist.get_rank()
+        calls: list[Callable[[], object]] = [
+            lambda: checkpointer.save(rank, state_of(1)),
+            lambda: checkpointer.verify(1),
+            checkpointer.restore,
+            checkpointer.latest,
+            lambda: checkpointer.save(0, state_of(1)),
+            checkpointer.prune,
+        ]
+        errors = [told(calls[0]), *(told(calls[number + rank]) for number in range(1, len(calls) - 1))]
         checkpointer.save(5, state_of(5))
         checkpointer.wait()
-        return error, checkpointer.steps()
+        return errors, checkpointer.steps()
 
 
 def replaced(folder: str, count: int) -> Any:
@@ -277,7 +286,7 @@ def interrupted(folder: str, count: int, gate: str) -> Any:
 
 
 def save_until_killed(folder: str, ready: str) -> Any:
-    """Save steps for ever; returns the error of the rank that is left when the other one is killed."""
+    """Save steps for ever; returns the error of a rank that is left when another one is killed."""
     step = 0
     try:
         with fastio.Checkpointer(folder) as checkpointer:
@@ -291,7 +300,7 @@ def save_until_killed(folder: str, ready: str) -> Any:
                 with Path(f"{ready}.{dist.get_rank()}").open("a") as file:
                     file.write(f"{step}\n")
     except fastio.RankLostError as error:
-        return type(error).__name__
+        return type(error).__name__, str(error)
 
 
 def changed_copy(folder: str, count: int) -> Any:

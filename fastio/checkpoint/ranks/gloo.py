@@ -26,6 +26,9 @@ _HERE = "here"  # the key of the store that counts the ranks that want to connec
 _TELL_SECONDS = 10.0
 _ALONE = "all ranks must make it, unless process_group=None says that it is of one process alone"
 _LEFT = "left"  # the key of the store under which a rank tells the others that it does not go on
+_ROLL_CALL = "roll call"  # the key of the store that asks all ranks to say that they are there, under the next one
+_PRESENT = "present"
+_ROLL_CALL_SECONDS = 3.0
 _LOOK_SECONDS = 0.25
 _FIRST_PAUSE, _LONGEST_PAUSE = 20e-6, 0.02  # seconds between two looks at whether others have answered
 
@@ -132,8 +135,7 @@ class Gloo:
                     self._raise()
                 if now > looked + _LOOK_SECONDS:
                     looked = now
-                    if self._store.check([_LEFT]):
-                        raise RuntimeError(self._store.get(_LEFT).decode())
+                    self._look()
                 if now > end:
                     raise RuntimeError(f"no answer in {self._timeout.total_seconds():g} s")
                 time.sleep(pause)
@@ -143,11 +145,33 @@ class Gloo:
         except CheckpointError:
             raise
         except RuntimeError as error:
-            self.close(f"a rank ended, or lost its connection ({_words_of(error)})")
+            self.close(f"{self._absent()} ended, or does not answer ({_words_of(error)})")
             self._raise()
         except BaseException as error:
             self.close(f"a call of rank {self.rank} was interrupted ({type(error).__name__})")
             raise
+
+    def _look(self) -> None:
+        """Raise what another rank says in the store: that it does not go on, or that it misses one."""
+        if self._store.check([_LEFT]):
+            self.close(self._store.get(_LEFT).decode())
+            self._raise()
+        if self._store.check([_ROLL_CALL]):
+            raise RuntimeError("another rank lost its connection")
+
+    def _absent(self) -> str:
+        """The ranks that do not answer a call of all ranks that wait; all of these make the same one."""
+        try:
+            self._store.set(_ROLL_CALL, "")
+            self._store.set(f"{_PRESENT} {self.rank}", "")
+            names = {rank: f"{_PRESENT} {rank}" for rank in range(self.world)}
+            end = time.monotonic() + _ROLL_CALL_SECONDS
+            while not (are_all := self._store.check(list(names.values()))) and time.monotonic() < end:
+                time.sleep(_LONGEST_PAUSE)
+            absent = [] if are_all else [rank for rank, name in names.items() if not self._store.check([name])]
+        except RuntimeError:
+            return "the process with the store of torch.distributed, which is rank 0's if nothing else was asked,"
+        return " or ".join(f"rank {rank}" for rank in absent) or "a rank"
 
     def _raise(self) -> NoReturn:
         raise RankLostError(f"{self._lost}: nothing is saved or restored together any more; start the training again")

@@ -26,12 +26,15 @@ class Alone:
 
     rank, world = 0, 1
 
-    def exchange(self, value: _Value) -> list[_Value]:
-        """Return the values of all ranks."""
+    def exchange(self, value: _Value, what: str) -> list[_Value]:
+        """Return the values of all ranks. RankError if they do not all call ``what``."""
         return [value]
 
-    def first(self, work: Callable[[], _Value]) -> _Value:
-        """Return what ``work`` returns on the first rank, where alone it is called; raise its error on all ranks."""
+    def first(self, work: Callable[[], _Value], what: str) -> _Value:
+        """Return what ``work`` returns on the first rank, where alone it is called; raise its error on all ranks.
+
+        RankError, and no work, if they do not all call ``what``.
+        """
         return work()
 
     def agreement(self, what: str, twice: bool = False) -> Agreement:
@@ -61,10 +64,18 @@ class Ranks(Alone):
         self.calls, self.writes = calls, writes
         self.rank, self.world = calls.rank, calls.world
 
-    def exchange(self, value: _Value) -> list[_Value]:
-        return list(map(pickle.loads, self.calls.exchange(pickle.dumps(value))))
+    def exchange(self, value: _Value, what: str) -> list[_Value]:
+        values, calls = self._exchanged(value, what)
+        _require_one_call(calls)
+        return values
 
-    def first(self, work: Callable[[], _Value]) -> _Value:
+    def _exchanged(self, value: _Value, what: str) -> tuple[list[_Value], list[str]]:
+        """The values of all ranks, and what each calls."""
+        answers = list(map(pickle.loads, self.calls.exchange(pickle.dumps((value, what)))))
+        return [value for value, _ in answers], [called for _, called in answers]
+
+    def first(self, work: Callable[[], _Value], what: str) -> _Value:
+        self.exchange(None, what)
         sent = b""
         if self.rank == 0:
             try:
@@ -79,18 +90,11 @@ class Ranks(Alone):
     def report(self, error: Exception | None, what: str) -> None:
         if isinstance(error, RankLostError):
             raise error
-        answers = self.exchange((what, None if error is None else sendable(error)))
-        errors = {rank: found for rank, (_, found) in enumerate(answers) if found is not None}
-        calls = [called for called, _ in answers]
+        found, calls = self._exchanged(None if error is None else sendable(error), what)
+        errors = {rank: one for rank, one in enumerate(found) if one is not None}
         if errors:
             raise error if isinstance(error, RankError) else RankError(errors) from error
-        if len(set(calls)) > 1:
-            other = next(rank for rank, called in enumerate(calls) if called != calls[0])
-            problem = CheckpointError(
-                f"rank 0 called {calls[0]}, and rank {other} {calls[other]}: all ranks make the same calls of a "
-                "Checkpointer, in the same order; or process_group=None, for one that is of this process alone"
-            )
-            raise RankError({other: problem})
+        _require_one_call(calls)
 
     def leave(self, why: str) -> None:
         self.calls.close(why)
@@ -131,6 +135,17 @@ class Agreement:
             self._members.report(error, self._what)
         elif error is not None and not isinstance(error, RankError | RankLostError):
             self._members.leave(f"rank {self._members.rank} failed: {kind_of(error)}")
+
+
+def _require_one_call(calls: list[str]) -> None:
+    """Raise RankError if the ranks call different methods."""
+    for rank, called in enumerate(calls):
+        if called != calls[0]:
+            problem = CheckpointError(
+                f"rank 0 called {calls[0]}, and rank {rank} {called}: all ranks make the same calls of a "
+                "Checkpointer, in the same order; or process_group=None, for one that is of this process alone"
+            )
+            raise RankError({rank: problem})
 
 
 def sendable(error: Exception) -> Exception:

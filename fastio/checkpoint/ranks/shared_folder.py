@@ -23,7 +23,7 @@ def opened_by_all(steps: StepFolder, members: Alone, is_written: bool) -> StepFo
     """
     if members.world == 1 or not is_written:
         return steps
-    name = members.first(lambda: f".ranks.fastio-{secrets.token_hex(8)}.tmp")
+    name = members.first(lambda: f".ranks.fastio-{secrets.token_hex(8)}.tmp", "Checkpointer")
     path = os.path.join(steps.path, name)
     try:
         with members.agreement("Checkpointer"):

@@ -36,19 +36,22 @@ class StepReader:
         self._steps, self._members = steps, members
         self._policy, self._progress = policy, progress
 
-    def numbers(self) -> list[int]:
-        """Return the numbers of the steps whose manifests are intact, in the order in which they were saved."""
-        return [manifest.step for manifest in self._manifests()[0]]
+    def numbers(self, what: str) -> list[int]:
+        """Return the numbers of the steps whose manifests are intact, in the order in which they were saved.
 
-    def _manifests(self) -> tuple[list[Manifest], dict[int, CorruptFileError | TransferError]]:
-        return self._members.first(self._steps.read_manifests)
+        ``what``, here and below, is the call of all ranks.
+        """
+        return [manifest.step for manifest in self._manifests(what)[0]]
+
+    def _manifests(self, what: str) -> tuple[list[Manifest], dict[int, CorruptFileError | TransferError]]:
+        return self._members.first(self._steps.read_manifests, what)
 
     def restore_newest(self, wanted: Wanted) -> Restored | None:
         """Restore the newest intact step, with a RuntimeWarning for each damaged one; None if nothing was ever saved.
 
         CheckpointError if all are damaged.
         """
-        manifests, damaged = self._manifests()
+        manifests, damaged = self._manifests(what := "restore()")
         skipped = sorted(damaged)
         for number in skipped:
             _warn(number, damaged[number])
@@ -58,7 +61,7 @@ class StepReader:
             except (CorruptFileError, TransferError, RankError) as error:
                 if not self._concern(error, manifest.step):
                     raise
-                if not self._has(manifest):  # another process pruned it meanwhile, or saved it again
+                if not self._has(manifest, what):  # another process pruned it meanwhile, or saved it again
                     return self.restore_newest(wanted)
                 if not all(is_corruption(one) for one in _each(error)):
                     raise
@@ -70,11 +73,11 @@ class StepReader:
 
     def restore(self, step: int, wanted: Wanted) -> Restored:
         """Restore a step. CheckpointError if there is no such step."""
-        return self._while_there(step, lambda manifest: self._read(manifest, wanted))
+        return self._while_there(step, f"restore({step})", lambda manifest: self._read(manifest, wanted))
 
     def check(self, step: int) -> int:
         """Check all data of a step; return the bytes of its files. CheckpointError if there is no such step."""
-        return self._while_there(step, self._checked)
+        return self._while_there(step, f"verify({step})", self._checked)
 
     def _checked(self, manifest: Manifest) -> int:
         """Check this rank's share of a step's files; return the bytes of all."""
@@ -83,14 +86,14 @@ class StepReader:
             check_part(folder, manifest, members.rank, members.world)
         return sum(file.nbytes for file in manifest.files)
 
-    def _while_there(self, step: int, read: Callable[[Manifest], _Found]) -> _Found:
+    def _while_there(self, step: int, what: str, read: Callable[[Manifest], _Found]) -> _Found:
         """Return ``read`` of a step; again if another process saved the step anew meanwhile."""
         while True:
-            manifest = self._find(step)
+            manifest = self._find(step, what)
             try:
                 return read(manifest)
             except (CorruptFileError, TransferError, RankError) as error:
-                if not self._concern(error, step) or self._has(manifest):
+                if not self._concern(error, step) or self._has(manifest, what):
                     raise
 
     def _concern(self, error: Exception, step: int) -> bool:
@@ -98,11 +101,11 @@ class StepReader:
         folder = self._steps.path_of(step)
         return all(isinstance(e, CorruptFileError | TransferError) and concerns_step(e, folder) for e in _each(error))
 
-    def _has(self, manifest: Manifest) -> bool:
-        return self._members.first(lambda: self._steps.has(manifest))
+    def _has(self, manifest: Manifest, what: str) -> bool:
+        return self._members.first(lambda: self._steps.has(manifest), what)
 
-    def _find(self, step: int) -> Manifest:
-        manifests, damaged = self._manifests()
+    def _find(self, step: int, what: str) -> Manifest:
+        manifests, damaged = self._manifests(what)
         if step in damaged:
             raise damaged[step]
         for manifest in manifests:

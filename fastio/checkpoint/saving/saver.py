@@ -72,7 +72,7 @@ class Saver:
     def should_stop(self) -> bool:
         """Whether a signal came that asks the program to end: to any rank, if all listen."""
         if self.stop.is_listening and not self._all_stop:
-            self._agree_to_stop(self._members.exchange(self.stop.received))
+            self._agree_to_stop(self._members.exchange(self.stop.received, "should_stop"))
         return self._all_stop
 
     def _agree_to_stop(self, signals: Sequence[signal.Signals | None]) -> None:
@@ -112,7 +112,7 @@ class Saver:
 
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> SaveHandle:
         """Save a step, or skip it; raises the error of a step before, if it had one."""
-        why = self._reason_to_skip()
+        why = self._reason_to_skip(f"save({step})")
         if why:
             _log.info("step %d: not saved, %s", step, why)
             return SaveHandle.of_skipped(step, self._steps.path_of(step), why)
@@ -130,10 +130,11 @@ class Saver:
             self._last = handle
         return handle
 
-    def _reason_to_skip(self) -> str:
-        """Why the next step is not saved: of the first rank, so that all do the same."""
+    def _reason_to_skip(self, what: str) -> str:
+        """Why the next step is not saved: of the first rank, so that all do the same; ``what`` is called."""
         stop, last = self.stop, self._last
-        now = self._members.exchange(_Situation(stop.received, self.is_busy, last is None or last.written.is_failed))
+        mine = _Situation(stop.received, self.is_busy, last is None or last.written.is_failed)
+        now = self._members.exchange(mine, what)
         self._agree_to_stop([other.signal for other in now])
         if self._all_stop and stop.received is not None:
             if last is None or now[0].has_failed:

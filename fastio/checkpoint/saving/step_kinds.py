@@ -151,7 +151,7 @@ class _RankStepWriter(StepWriter):
             self.remove_hidden()
             return gone
 
-        return self._members.first(pruned)
+        return self._members.first(pruned, "prune()")
 
 
 def kind_of_steps(steps: StepFolder, settings: SaveSettings, members: Alone) -> StepKind:
