@@ -258,7 +258,7 @@ class HostTier(Tier):
             blocks.popleft()
             return True
         with contextlib.suppress(ArenaFullError):
-            saved.block = self._slab.resident(nbytes)
+            saved.block = self._slab.block(nbytes)
             return True
         self._follow_all()
         while self._free:
@@ -266,7 +266,7 @@ class HostTier(Tier):
             while blocks:
                 self._slab.free(blocks.popleft()[0])
         with contextlib.suppress(ArenaFullError):
-            saved.block = self._slab.resident(nbytes)
+            saved.block = self._slab.block(nbytes)
             return True
         return False
 

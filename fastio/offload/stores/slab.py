@@ -1,4 +1,4 @@
-"""One piece of memory in blocks: the two-ended arena, and the memory behind its offsets."""
+"""One piece of memory in blocks: an arena, and the memory behind its offsets."""
 
 from __future__ import annotations
 
@@ -58,13 +58,18 @@ class Slab:
         self._memory: Memory | None = None
         self._closed = False
 
-    def resident(self, nbytes: int) -> int:
-        """Return a block for long-lived data."""
-        return self._take(self._arena.resident, nbytes)
-
-    def ephemeral(self, nbytes: int) -> int:
-        """Return a block for data in transit."""
-        return self._take(self._arena.ephemeral, nbytes)
+    def block(self, nbytes: int) -> int:
+        """Return a new block."""
+        if self._closed:
+            raise RuntimeError("this store is closed: open another")
+        offset = self._arena.resident(nbytes)
+        if self._memory is None:
+            try:
+                self._memory = self._allocate(self._arena.nbytes)
+            except BaseException:
+                self._arena.free(offset)
+                raise
+        return self._memory.address + offset
 
     def free(self, address: int) -> None:
         """Free a block. It must not be used any more."""
@@ -108,15 +113,3 @@ class Slab:
         memory, self._memory = self._memory, None
         if memory is not None:
             memory.close()
-
-    def _take(self, take: Callable[[int], int], nbytes: int) -> int:
-        if self._closed:
-            raise RuntimeError("this store is closed: open another")
-        offset = take(nbytes)
-        if self._memory is None:
-            try:
-                self._memory = self._allocate(self._arena.nbytes)
-            except BaseException:
-                self._arena.free(offset)
-                raise
-        return self._memory.address + offset

@@ -28,7 +28,7 @@ class Staging:
         """Return a block. Raises ArenaFullError if there is no room now."""
         while self.reap():
             pass
-        return self.slab.ephemeral(nbytes)
+        return self.slab.block(nbytes)
 
     def free_after(self, event: Event | None, block: int) -> None:
         """Free a block when its copy back has ended, whose event is ``event``."""
