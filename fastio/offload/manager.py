@@ -22,8 +22,7 @@ from fastio.offload.device_support import DeviceSupport
 from fastio.offload.out_of_memory import Result, StepState, is_out_of_memory, run_again
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.schedule import Policy, PolicyName
-from fastio.offload.recompute.checkpoint_policy import PlannedPolicy
-from fastio.offload.recompute.operator_policy import OperatorPolicy, Operators
+from fastio.offload.recompute.operator_policy import OperatorPolicy, Operators, PlannedPolicy
 from fastio.offload.recompute.recomputation import Recomputation
 from fastio.offload.report import Counts, Report, report
 from fastio.offload.saved_tensors import SavedTensors

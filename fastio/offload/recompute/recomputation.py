@@ -28,8 +28,7 @@ from fastio.offload.recompute.operator_policy import OFFLOAD, RECOMPUTE, Operato
 from fastio.offload.recompute.recipe import Materialize, Recipe, recipe_of
 from fastio.offload.recompute.recorder import Recorder
 from fastio.offload.recompute.tier import RecomputeTier
-from fastio.offload.stores.loaded import Loaded
-from fastio.offload.stores.tiers import ActivationLostError
+from fastio.offload.stores.tiers import ActivationLostError, Loaded
 
 if TYPE_CHECKING:
     from fastio.offload.saved_tensors import SavedTensors

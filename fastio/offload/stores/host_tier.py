@@ -25,10 +25,9 @@ from fastio.offload.autograd.trace import HOST
 from fastio.offload.report import Counts
 from fastio.offload.stores.arena import ArenaFullError
 from fastio.offload.stores.copies import CpuCopies, DeviceCopies
-from fastio.offload.stores.loaded import Loaded
 from fastio.offload.stores.slab import Slab
 from fastio.offload.stores.store_errors import without_frames
-from fastio.offload.stores.tiers import STORE_ERRORS, Tier
+from fastio.offload.stores.tiers import STORE_ERRORS, Loaded, Tier
 
 if TYPE_CHECKING:
     from fastio.offload.autograd.forward_pass import ForwardPass
