@@ -58,19 +58,6 @@ class Step:
     memory: float = math.inf
     reading: float = math.inf
 
-    def __post_init__(self) -> None:
-        count = len(self.activations)
-        if len(self.read_s) != count:
-            raise ValueError(f"Step.read_s has {len(self.read_s)} items: expected {count}")
-        for _, i in self.uses:
-            if not 0 <= i < count:
-                raise ValueError(f"Step.uses has activation {i}: expected 0 to {count - 1}")
-        for i, option in self.options.items():
-            if not 0 <= option.seconds < math.inf:
-                raise ValueError(f"recomputing activation {i} takes {option.seconds} s: expected a finite number")
-            if any(not 0 <= source < count or source == i for source in option.sources):
-                raise ValueError(f"activation {i} is made from {option.sources}: expected other activations")
-
     @cached_property
     def last(self) -> dict[int, int]:
         """The place in ``uses`` of the last use of each activation, or of what may be made from it: then it is free."""
