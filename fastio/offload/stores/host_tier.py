@@ -259,15 +259,14 @@ class HostTier(Tier):
         with contextlib.suppress(ArenaFullError):
             saved.block = self._slab.block(nbytes)
             return True
+        if not self._free:
+            return False
         self._follow_all()
         while self._free:
             _, blocks = self._free.popitem()
             while blocks:
                 self._slab.free(blocks.popleft()[0])
-        with contextlib.suppress(ArenaFullError):
-            saved.block = self._slab.block(nbytes)
-            return True
-        return False
+        return self._reserve(saved)
 
     def _release(self, saved: SavedTensor) -> None:
         block, saved.block = saved.block, None
