@@ -227,7 +227,11 @@ class Report:
             f"{_ms(self.forward_s)} without waiting",
         ]
         if self.fit is not None:
-            lines += self._fit_lines(self.fit)
+            whose = "the process can still take" if self.fit.device == "cpu" else "torch can have there"
+            lines += [
+                f"  budget {_size(self.fit.budget)}, to fit {self.fit.device}: of {_size(self.fit.limit)} that {whose}",
+                f"  all else takes {_size(self.fit.others)} at its peak, and {_size(self.fit.reserve)} are left free",
+            ]
         if self.tightened and self.budget is not None:
             times = "once" if self.tightened == 1 else f"{self.tightened} times"
             lines.append(f"  memory ran out {times}: the budget is {_size(self.budget)} now")
@@ -248,14 +252,6 @@ class Report:
             if abs(predicted - self.actual_s) > _GAP * self.actual_s:
                 lines.append("  (a gap means: it computed or transferred at another speed than they did)")
         return lines
-
-    @staticmethod
-    def _fit_lines(fit: Fit) -> list[str]:
-        whose = "the process can still take" if fit.device == "cpu" else "torch can have there"
-        return [
-            f"  budget {_size(fit.budget)}, to fit {fit.device}: of {_size(fit.limit)} that {whose}",
-            f"  all else takes {_size(fit.others)} at its peak, and {_size(fit.reserve)} are left free",
-        ]
 
     def _recomputed(self) -> str:
         recomputed = () if self.planned is None else self.planned.recomputed
@@ -291,7 +287,9 @@ class Report:
             lines.append(f"  of which {_ms(self.profiling_waited_s)} in profiled passes, which wait for each transfer")
         if counts.encoded:
             lines.append(f"  codec: {counts.encoded} made smaller, by {_size(counts.spared_bytes)}{self._ratios()}")
-        lines += [_recomputed(counts)] if counts.recomputed else []
+        if counts.recomputed:
+            recomputed = f"{_size(counts.recomputed_bytes)}, in {_ms(counts.recompute_s)}"
+            lines.append(f"  recomputed {counts.recomputed}, {recomputed}")
         if routes := getattr(self.store, "routes", {}):
             lines.append(f"  transfers by route: {', '.join(f'{name} {count}' for name, count in routes.items())}")
         lines += _wear(self.store)
@@ -337,10 +335,6 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
         blocks_returned=freed_blocks.are_returned(),
         trials=() if profile.trials is None else tuple(profile.trials.tried),
     )
-
-
-def _recomputed(counts: Counts) -> str:
-    return f"  recomputed {counts.recomputed}, {_size(counts.recomputed_bytes)}, in {_ms(counts.recompute_s)}"
 
 
 def _wear(store: Any) -> list[str]:
