@@ -95,13 +95,10 @@ class DeviceCopies(CpuCopies):
         self._number = 0  # of the latest mark of copies out
         self._followed = 0  # that of the latest one that the copies back follow
 
-    def fence(self, stream: Stream | None = None) -> Event:
-        """Return the event that a copy back follows, on a stream: by default the current one.
-
-        Call it right after its target was allocated there.
-        """
+    def fence(self, home: Stream) -> Event:
+        """Return the event that a copy back follows. Call it right after its target was allocated on this stream."""
         with _REFUSED:
-            return (stream or self._accelerator.current_stream(self._device)).record_event()
+            return home.record_event()
 
     def back(self, host: int, address: int, nbytes: int, fence: Event | None) -> Event:
         """Begin to copy bytes of the slab to ``address``, behind ``fence``. Return the event that follows the copy."""
