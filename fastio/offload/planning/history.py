@@ -30,7 +30,6 @@ class Busy:
         self._until = 0.0
 
     def add(self, nbytes: int, began_s: float, ended_s: float) -> None:
-        """Add a transfer."""
         self.nbytes += nbytes
         self.seconds += max(0.0, ended_s - max(began_s, self._until))
         self._until = max(self._until, ended_s)
@@ -78,7 +77,6 @@ class History:
         return min(later) / profiled_s if later and profiled_s > 0 else None
 
     def add(self, run: Run) -> None:
-        """Add an iteration that ended."""
         self._runs.append((run, dict(self.bandwidth)))
         for direction, busy in run.channels.items():
             decisive = run.waited or run.stalled_s > _DECISIVE * busy.seconds or direction not in self.bandwidth

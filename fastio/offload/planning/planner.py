@@ -82,7 +82,6 @@ class Planner:
 
     @property
     def given_budget(self) -> int | None:
-        """The budget that the user set."""
         return self._settings.budget
 
     @property
@@ -144,7 +143,6 @@ class Planner:
                 self._warn_of_nothing()
 
     def is_new(self, first: SavedRecord) -> bool:
-        """Return whether no pass with this first activation was recorded."""
         return (first.nbytes, first.dtype) not in self._profiles
 
     def profile_for(self, first: SavedRecord, device: torch.device | None = None) -> Profile | None:

@@ -110,7 +110,6 @@ class DeviceCopies(CpuCopies):
     def out(
         self, copies: Sequence[Copy], computed_by: Stream | None, computed: Event | None = None, timed: bool = False
     ) -> Mark:
-        """See :class:`CpuCopies`."""
         with _REFUSED:
             if computed is None:
                 self._out.wait_stream(computed_by)
@@ -138,7 +137,6 @@ class DeviceCopies(CpuCopies):
             return mark
 
     def follow_streams(self, streams: Sequence[Stream]) -> None:
-        """See :class:`CpuCopies`."""
         with _REFUSED:
             for stream in streams:
                 if stream is not self._out:
@@ -150,13 +148,11 @@ class DeviceCopies(CpuCopies):
             return event is None or bool(event.query())
 
     def wait(self, event: Event | None) -> None:
-        """See :class:`CpuCopies`."""
         with _REFUSED:
             if event is not None:
                 event.synchronize()
 
     def synchronize(self) -> None:
-        """See :class:`CpuCopies`."""
         for stream in self.streams:
             with contextlib.suppress(RuntimeError):
                 stream.synchronize()

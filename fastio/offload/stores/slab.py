@@ -41,7 +41,6 @@ class MappedMemory:
             raise
 
     def close(self) -> None:
-        """Unmap and free it."""
         with contextlib.suppress(FastIOError):  # a closed store has unmapped it
             self._store.unmap(self._seen.address)
         self._free()
@@ -64,7 +63,6 @@ class Slab:
         self._closed = False
 
     def block(self, nbytes: int) -> int:
-        """Return a new block."""
         if self._closed:
             raise RuntimeError("this store is closed: open another")
         offset = self._arena.resident(nbytes)
@@ -83,7 +81,6 @@ class Slab:
 
     @property
     def blocks(self) -> set[int]:
-        """The addresses of all blocks."""
         return set() if self._memory is None else {self._memory.address + offset for offset in self._arena.offsets}
 
     def keep(self, blocks: Collection[int]) -> None:

@@ -98,7 +98,6 @@ class TierSet:
         return itertools.chain.from_iterable(disk.waiting() for disk in self.disks.values())
 
     def pump(self, needed: Collection[int] | None = None) -> None:
-        """See :meth:`DiskTier.pump`."""
         for disk in self.disks.values():
             disk.pump(needed)
 

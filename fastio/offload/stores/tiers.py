@@ -62,7 +62,6 @@ class Loaded:
         self.nbytes = 0
 
     def add(self, *several: SavedTensor) -> None:
-        """Add saved tensors."""
         tensors = self.tensors
         for saved in several:
             if saved.index not in tensors:
@@ -70,7 +69,6 @@ class Loaded:
                 self.nbytes += saved.nbytes
 
     def discard(self, saved: SavedTensor) -> None:
-        """Remove a saved tensor, if it is there."""
         if self.tensors.pop(saved.index, None) is not None:
             self.nbytes -= saved.nbytes
 

@@ -113,7 +113,6 @@ class ToolFile:
             self._tally.read += blocks(nbytes)
 
     def close(self) -> None:
-        """Free the space."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             descriptor.close()
