@@ -29,7 +29,6 @@ class DeviceMemory:
 
     @property
     def is_accelerated(self) -> bool:
-        """Whether the device is an accelerator."""
         return self._accelerator is not None
 
     def follow(self, device: torch.device) -> None:

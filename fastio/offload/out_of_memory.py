@@ -35,7 +35,6 @@ class StepState:
         ]
 
     def restore(self) -> None:
-        """Set it to what it was."""
         with torch.no_grad():
             for buffer, before in self._buffers:
                 buffer.copy_(before)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastio.errors import ToolUnavailableError
 from fastio.files.atomic_file import AtomicFile
-from fastio.offload.planning.timeline import Timeline
 from fastio.offload.report import Event, Iteration, Report
 from fastio.runtime.installation import pip_install
 
@@ -81,17 +80,14 @@ def _draw_actual(axes: Axes, report: Report, latest: Iteration | None, events: S
         title += f", {latest.seconds * 1e3:.1f} ms"
     if _is_cut(report, latest):
         title += " (its first transfers are no longer remembered)"
-    lanes: dict[str, list[_Bar]] = {"passes": list(_passes(latest))}
+    passes: list[_Bar] = [(0.0, _ms(latest.forward_ended_s, latest), "forward")]
+    if latest.backward_began_s is not None and latest.backward_ended_s is not None:
+        passes.append((_ms(latest.backward_began_s, latest), _ms(latest.backward_ended_s, latest), "backward"))
+    lanes = {"passes": passes}
     for event in sorted(events, key=lambda event: (event.tier, event.op != "write")):
         bar = (_ms(event.began_s, latest), _ms(event.ended_s, latest), event.op)
         lanes.setdefault(f"{event.tier} {event.op}s", []).append(bar)
     _draw_lanes(axes, title, lanes)
-
-
-def _passes(latest: Iteration) -> Iterable[_Bar]:
-    yield 0.0, _ms(latest.forward_ended_s, latest), "forward"
-    if latest.backward_began_s is not None and latest.backward_ended_s is not None:
-        yield _ms(latest.backward_began_s, latest), _ms(latest.backward_ended_s, latest), "backward"
 
 
 def _is_cut(report: Report, latest: Iteration) -> bool:
@@ -108,17 +104,12 @@ def _draw_predicted(axes: Axes, report: Report) -> None:
     middle = timeline.forward_s + timeline.forward_stall_s
     lanes: dict[str, list[_Bar]] = {
         "passes": [(0.0, middle * 1e3, "forward"), (middle * 1e3, timeline.iteration_s * 1e3, "backward")],
-        "writes": list(_transfers(timeline, "write")),
-        "reads": list(_transfers(timeline, "read")),
+        "writes": [(one.start_s * 1e3, one.finish_s * 1e3, "write") for one in timeline.writes],
+        "reads": [(one.start_s * 1e3, one.finish_s * 1e3, "read") for one in timeline.reads],
     }
     title = f"predicted: {timeline.iteration_s * 1e3:.1f} ms, of which waiting {timeline.forward_stall_s * 1e3:.1f} "
     title += f"in forward, {timeline.backward_stall_s * 1e3:.1f} in backward"
     _draw_lanes(axes, title, lanes)
-
-
-def _transfers(timeline: Timeline, op: str) -> Iterable[_Bar]:
-    for one in timeline.writes if op == "write" else timeline.reads:
-        yield one.start_s * 1e3, one.finish_s * 1e3, op
 
 
 def _draw_lanes(axes: Axes, title: str, lanes: dict[str, list[_Bar]]) -> None:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fastio.offload import freed_blocks
+from fastio.offload.autograd.trace import Trace
 from fastio.offload.planning.fitting import Fit
+from fastio.offload.planning.profile import Profile
 from fastio.offload.planning.schedule import Schedule
 from fastio.offload.planning.timeline import Timeline
 
@@ -225,7 +227,11 @@ class Report:
             f"{_ms(self.forward_s)} without waiting",
         ]
         if self.fit is not None:
-            lines += self._fit_lines(self.fit)
+            whose = "the process can still take" if self.fit.device == "cpu" else "torch can have there"
+            lines += [
+                f"  budget {_size(self.fit.budget)}, to fit {self.fit.device}: of {_size(self.fit.limit)} that {whose}",
+                f"  all else takes {_size(self.fit.others)} at its peak, and {_size(self.fit.reserve)} are left free",
+            ]
         if self.tightened and self.budget is not None:
             times = "once" if self.tightened == 1 else f"{self.tightened} times"
             lines.append(f"  memory ran out {times}: the budget is {_size(self.budget)} now")
@@ -246,14 +252,6 @@ class Report:
             if abs(predicted - self.actual_s) > _GAP * self.actual_s:
                 lines.append("  (a gap means: it computed or transferred at another speed than they did)")
         return lines
-
-    @staticmethod
-    def _fit_lines(fit: Fit) -> list[str]:
-        whose = "the process can still take" if fit.device == "cpu" else "torch can have there"
-        return [
-            f"  budget {_size(fit.budget)}, to fit {fit.device}: of {_size(fit.limit)} that {whose}",
-            f"  all else takes {_size(fit.others)} at its peak, and {_size(fit.reserve)} are left free",
-        ]
 
     def _recomputed(self) -> str:
         recomputed = () if self.planned is None else self.planned.recomputed
@@ -289,7 +287,9 @@ class Report:
             lines.append(f"  of which {_ms(self.profiling_waited_s)} in profiled passes, which wait for each transfer")
         if counts.encoded:
             lines.append(f"  codec: {counts.encoded} made smaller, by {_size(counts.spared_bytes)}{self._ratios()}")
-        lines += [_recomputed(counts)] if counts.recomputed else []
+        if counts.recomputed:
+            recomputed = f"{_size(counts.recomputed_bytes)}, in {_ms(counts.recompute_s)}"
+            lines.append(f"  recomputed {counts.recomputed}, {recomputed}")
         if routes := getattr(self.store, "routes", {}):
             lines.append(f"  transfers by route: {', '.join(f'{name} {count}' for name, count in routes.items())}")
         lines += _wear(self.store)
@@ -300,33 +300,28 @@ class Report:
 
 def report(planner: Planner, counts: Counts, store: Any) -> Report:
     """Return a snapshot that later steps do not change."""
-    profile = planner.latest
-    kept_bytes, awaits_plan = 0, False
-    saved = [] if profile is None else profile.trace.saved
-    planned = None if profile is None else profile.schedule
-    predicted, actual_s = None, None
-    if profile is not None:
-        leaving = {*profile.selected, *profile.recomputed}
-        awaits_plan = not profile.placements
-        if not awaits_plan:
-            kept_bytes = sum(one.nbytes for i, one in enumerate(saved) if i not in leaving)
-        predicted, actual_s = profile.compared(planner.window, planner.room_to_read(kept_bytes, 0))
+    profile = planner.latest or Profile(Trace())
+    saved, planned = profile.trace.saved, profile.schedule
+    leaving = {*profile.selected, *profile.recomputed}
+    awaits_plan = bool(saved) and not profile.placements
+    kept_bytes = 0 if awaits_plan else sum(one.nbytes for i, one in enumerate(saved) if i not in leaving)
+    predicted, actual_s = profile.compared(planner.window, planner.room_to_read(kept_bytes, 0))
     traffic = {tier: dataclasses.replace(one) for tier, one in counts.traffic.items()}
     return Report(
         policy=planner.title,
-        budget=planner.budget if profile is None else planner.budget_of(profile),
-        fit=None if profile is None else profile.room.fit,
+        budget=planner.budget_of(profile),
+        fit=profile.room.fit,
         tightened=planner.tightened,
         activations=len(saved),
         activation_bytes=sum(one.nbytes for one in saved),
-        forward_s=0.0 if profile is None else profile.trace.forward_s,
+        forward_s=profile.trace.forward_s,
         planned=planned,
         planned_bytes=0 if planned is None else sum(saved[i].nbytes for i in planned.selected),
         recomputed_bytes=0 if planned is None else sum(saved[i].nbytes for i in planned.recomputed),
         kept_bytes=kept_bytes,
         awaits_plan=awaits_plan,
-        kept=0 if profile is None else profile.kept,
-        ratios=() if profile is None else profile.ratios,
+        kept=profile.kept,
+        ratios=profile.ratios,
         predicted=predicted,
         actual_s=actual_s,
         counts=dataclasses.replace(
@@ -338,12 +333,8 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
         profiling_waited_s=planner.profiling_waited_s,
         on_cpu=planner.is_on_cpu,
         blocks_returned=freed_blocks.are_returned(),
-        trials=() if profile is None or profile.trials is None else tuple(profile.trials.tried),
+        trials=() if profile.trials is None else tuple(profile.trials.tried),
     )
-
-
-def _recomputed(counts: Counts) -> str:
-    return f"  recomputed {counts.recomputed}, {_size(counts.recomputed_bytes)}, in {_ms(counts.recompute_s)}"
 
 
 def _wear(store: Any) -> list[str]:

@@ -23,7 +23,7 @@ import fastio
 from fastio.offload.planning.joint import joint
 from fastio.offload.planning.optimal import optimal
 from fastio.offload.planning.profile import Profile
-from fastio.offload.recompute.checkpoint_policy import PlannedPolicy
+from fastio.offload.recompute.operator_policy import PlannedPolicy
 from fastio_bench.harness.timing import Peak
 from fastio_bench.harness.torch_threads import torch_threads
 from fastio_bench.offload.modelled_disk import ModelledClock, ModelledDisk

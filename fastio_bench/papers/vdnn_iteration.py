@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from fastio.offload.planning.layer_order import find_prefetch_layer, last_consumers
-from fastio.offload.planning.vdnn import POOL, Offloading, leaves
+from fastio.offload.planning.vdnn import POOL, Offloading, find_prefetch_layer, last_consumers, leaves
 
 _FORWARD = 1 / 3  # of an algorithm's time: backward computes the gradients of inputs and of weights
 

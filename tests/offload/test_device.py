@@ -27,9 +27,8 @@ from fastio.offload.planning import planner
 from fastio.offload.report import Counts
 from fastio.offload.stores.copies import DeviceCopies
 from fastio.offload.stores.disk_tier import DiskTier
-from fastio.offload.stores.loaded import Loaded
-from fastio.offload.stores.slab import Slab
-from fastio.offload.stores.staging import Staging, pinned_memory
+from fastio.offload.stores.slab import Slab, Staging, pinned_memory
+from fastio.offload.stores.tiers import Loaded
 from slow_store import SlowStore
 
 gpu = pytest.mark.gpu

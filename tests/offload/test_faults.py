@@ -31,8 +31,7 @@ from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.saved_tensor import SavedTensor
 from fastio.offload.stores.block_store import BlockStore
 from fastio.offload.stores.disk_tier import DiskTier
-from fastio.offload.stores.loaded import Loaded
-from fastio.offload.stores.tiers import ActivationLostError
+from fastio.offload.stores.tiers import ActivationLostError, Loaded
 from faults import ALWAYS, NOTHING, SHORTER, build_shim
 from offloading import gradients, mlp, noise, same, seeded, trained, transformer
 from slow_store import SlowStore

@@ -278,14 +278,14 @@ def test_host_memory_that_an_interrupt_lost_is_used_again(
     x = torch.randn(NBYTES // 4).to(device).requires_grad_()
     plain = gradient(x).clone()
     offload = made(tmp_path, host_budget=LAYERS * NBYTES)
-    take = Slab.resident
+    take = Slab.block
 
     def interrupted(slab: Slab, nbytes: int) -> int:
         take(slab, nbytes)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Slab, "resident", interrupted)
+        patch.setattr(Slab, "block", interrupted)
         for _ in range(LAYERS):
             with pytest.raises(KeyboardInterrupt):
                 gradient(x, offload)

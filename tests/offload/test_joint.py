@@ -196,22 +196,6 @@ def test_nothing_leaves_if_everything_fits() -> None:
     assert joint(step, 0) == Choice((), (), FORWARD_S + BACKWARD_S)
 
 
-@pytest.mark.parametrize(
-    ("changes", "match"),
-    [
-        ({"read_s": [0.1]}, "Step.read_s has 1 items: expected 4"),
-        ({"uses": [(0.0, 4)]}, "Step.uses has activation 4: expected 0 to 3"),
-        ({"options": {1: RecomputeOption(math.nan)}}, "recomputing activation 1 takes nan s"),
-        ({"options": {1: RecomputeOption(0.1, (1,))}}, "expected other activations"),
-        ({"options": {1: RecomputeOption(0.1, (4,))}}, "expected other activations"),
-    ],
-)
-def test_senseless_steps_raise_errors(changes: dict[str, object], match: str) -> None:
-    step, _ = network(blocks=2, limit=1)
-    with pytest.raises(ValueError, match=match):
-        replace(step, **changes)
-
-
 def chain(memory: float, window: float = 0) -> Step:
     """Three activations of 4 bytes, each made from the one before; backward needs them from the last to the first."""
     return Step(

@@ -433,14 +433,14 @@ def test_slab_is_mapped_if_the_store_wants_it(wanted: bool, tmp_path: Path, monk
 
 def test_slab_grows_to_whole_pages_and_never_shrinks() -> None:
     slab = Slab(PAGE, partial(fastio.memory.staging_buffers.HostMemory, inherited=True))
-    first = slab.ephemeral(10)
+    first = slab.block(10)
     assert first % mmap.PAGESIZE == 0
     with pytest.raises(ArenaFullError):
-        slab.resident(1)
+        slab.block(1)
     slab.free(first)
     slab.grow(PAGE + 1)
     assert slab.nbytes == 2 * PAGE
     slab.grow(1)
     assert slab.nbytes == 2 * PAGE
-    assert slab.resident(PAGE) + PAGE == slab.resident(PAGE)
+    assert slab.block(PAGE) + PAGE == slab.block(PAGE)
     slab.close()

@@ -208,7 +208,7 @@ def test_codec_is_not_used_if_plain_transfers_hide(transfer_s: float, encodes: b
 
     The plain ones may or may not hide; the halved ones always do.
     """
-    planner = Planner("flashneuron", None, 0, optional)
+    planner = Planner("flashneuron", 1003, 0, optional)
     trace = Trace(
         [SavedRecord(1000 + i, torch.float32, float(i)) for i in range(4)],
         [""] * 4,

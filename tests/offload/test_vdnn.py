@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fastio.offload.planning.infeasible import InfeasibleBudget
-from fastio.offload.planning.layer_order import find_prefetch_layer, last_consumers
 from fastio.offload.planning.layers import BackwardLayers, Prefetching
-from fastio.offload.planning.vdnn import leaves
+from fastio.offload.planning.vdnn import find_prefetch_layer, last_consumers, leaves
 from fastio_bench.papers.vdnn_algorithms import algorithms
 from fastio_bench.papers.vdnn_dynamic import dynamic
 from fastio_bench.papers.vdnn_iteration import Algorithm, Configuration, Layer, iteration, resident

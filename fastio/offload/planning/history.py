@@ -30,7 +30,6 @@ class Busy:
         self._until = 0.0
 
     def add(self, nbytes: int, began_s: float, ended_s: float) -> None:
-        """Add a transfer."""
         self.nbytes += nbytes
         self.seconds += max(0.0, ended_s - max(began_s, self._until))
         self._until = max(self._until, ended_s)
@@ -53,13 +52,8 @@ class History:
 
     def __init__(self) -> None:
         self._runs: deque[tuple[Run, Mapping[str, float]]] = deque(maxlen=_REMEMBERED)
-        self._bandwidth: dict[str, float] = {}  # bytes/s, by channel
+        self.bandwidth: dict[str, float] = {}  # bytes/s, of the channels that were measured so far
         self._best: dict[str, float] = {}
-
-    @property
-    def bandwidth(self) -> Mapping[str, float]:
-        """Bytes/s of the channels measured so far."""
-        return self._bandwidth
 
     def paces(self) -> tuple[float, float] | None:
         """Return the seconds per byte of writes to host memory and to the disk; None while the first is not known.
@@ -67,10 +61,10 @@ class History:
         A disk that was not used yet is taken to be slower than host memory at its best by ``_SLOWER``, so that it is
         tried when host memory is slow.
         """
-        host = self._bandwidth.get("host write")
+        host = self.bandwidth.get("host write")
         if not host:
             return None
-        return 1 / host, 1 / self._bandwidth.get("write", self._best["host write"] / _SLOWER)
+        return 1 / host, 1 / self.bandwidth.get("write", self._best["host write"] / _SLOWER)
 
     @property
     def has_ended(self) -> bool:
@@ -83,16 +77,15 @@ class History:
         return min(later) / profiled_s if later and profiled_s > 0 else None
 
     def add(self, run: Run) -> None:
-        """Add an iteration that ended."""
-        self._runs.append((run, dict(self._bandwidth)))
+        self._runs.append((run, dict(self.bandwidth)))
         for direction, busy in run.channels.items():
-            decisive = run.waited or run.stalled_s > _DECISIVE * busy.seconds or direction not in self._bandwidth
+            decisive = run.waited or run.stalled_s > _DECISIVE * busy.seconds or direction not in self.bandwidth
             if decisive and busy.seconds > 0:
                 self.measured(direction, busy.nbytes / busy.seconds)
 
     def measured(self, channel: str, bandwidth: float) -> None:
         """Take over the bytes/s that a channel has by itself."""
-        self._bandwidth[channel] = bandwidth
+        self.bandwidth[channel] = bandwidth
         self._best[channel] = max(self._best.get(channel, 0.0), bandwidth)
 
     def compared(

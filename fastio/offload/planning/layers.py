@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from fastio.offload.planning.layer_order import find_prefetch_layer
+from fastio.offload.planning.vdnn import find_prefetch_layer
 
 
 @dataclass

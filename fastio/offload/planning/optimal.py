@@ -70,7 +70,6 @@ class _Items:
 
     @classmethod
     def of(cls, activations: Sequence[ActivationProfile], need: int) -> _Items:
-        """Return the knapsack of these activations."""
         seconds = np.array([activation.stored_s for activation in activations], dtype=np.float64)
         nbytes = np.array([activation.nbytes for activation in activations], dtype=np.int64)
         ready = np.array([activation.ready_s for activation in activations], dtype=np.float64)

@@ -12,6 +12,7 @@ import torch
 
 from fastio.errors import kind_of
 from fastio.offload.autograd.trace import SavedRecord, Trace
+from fastio.offload.device_memory import DeviceMemory
 from fastio.offload.planning.profile import BY_LAYER, UNPLANNED, Profile, Settings
 from fastio.offload.planning.schedule import POLICIES, Policy, policy_name
 from fastio.offload.planning.tiering import least_worth_moving
@@ -20,7 +21,6 @@ from fastio.sizes import format_size
 
 if TYPE_CHECKING:
     from fastio.offload.autograd.forward_pass import ForwardPass
-    from fastio.offload.device_memory import DeviceMemory
 
 _WINDOW = 24 << 20  # least bytes that wait for their write, and bytes read ahead, without a budget
 
@@ -35,8 +35,7 @@ Key = tuple[int, torch.dtype]
 class Planner:
     """Keeps a profile per size and dtype of a pass's first activation, so that a smaller last batch has its own.
 
-    Without a budget, each profile gets the one that fits the ``memory`` of the device; without ``memory`` too, its
-    plan is made as if nothing could stay.
+    Without a budget, each profile gets the one that fits the memory of the device.
     """
 
     def __init__(
@@ -46,7 +45,6 @@ class Planner:
         host_budget: int,
         optional_codec: bool,
         strict_paper: bool = False,
-        memory: DeviceMemory | None = None,
         title: str = "",
     ) -> None:
         if isinstance(policy, str) and policy not in POLICIES:
@@ -58,7 +56,7 @@ class Planner:
         if strict_paper and policy != "flashneuron":
             raise ValueError(f"strict_paper is for policy 'flashneuron', not {self.title!r}: leave one of them out")
         self._settings = Settings(policy, budget, host_budget, optional_codec, strict_paper)
-        self._memory = memory
+        self._memory = DeviceMemory()
         self.profiling_waited_s = 0.0  # seconds that profiled passes waited for transfers
         self.tightened = 0  # times that memory ran out and a budget was halved
         self.retried = 0  # times that memory ran out and another pass of "vdnn-dyn" is tried
@@ -84,13 +82,12 @@ class Planner:
 
     @property
     def given_budget(self) -> int | None:
-        """The budget that the user set."""
         return self._settings.budget
 
     @property
     def is_on_cpu(self) -> bool:
         """Whether the saved tensors of the latest pass are in host memory."""
-        return self._memory is not None and not self._memory.is_accelerated
+        return not self._memory.is_accelerated
 
     @property
     def transit(self) -> int:
@@ -124,35 +121,28 @@ class Planner:
         alive = (one() for one in self._passes)
         self.kept_nbytes = sum(step.kept_nbytes for step in alive if step is not None)  # interrupts may miscount
         try:
-            if self._memory is not None:
-                self._look_at(self._memory)
-            self._answer_trials()
-            self._plan()
+            self._look_at_memory()
+            for profile in self._profiles.values():
+                if profile is not None:
+                    self._plan(profile)
         finally:
             self._set_limits()
 
-    def _answer_trials(self) -> None:
-        for profile in self._profiles.values():
-            if profile is not None and profile.trials is not None and profile.trials.answer():
-                profile.planned = False
-
-    def _plan(self) -> None:
-        for profile in self._profiles.values():
-            if profile is not None and self.policy == "optimal":
-                profile.correct_times()
-            if profile is None or profile.planned or not profile.timed:
-                if profile is not None:
-                    profile.divide_again(self._settings)
-                continue
-            if self._is_untried(profile):
-                continue
-            if profile.history.bandwidth if self.policy == "all" else self.policy not in UNPLANNED:
-                profile.plan(self._settings_of(profile), self._window_of(profile))
-                if self.policy in _STATIC and not profile.selected:
-                    self._warn_of_nothing()
+    def _plan(self, profile: Profile) -> None:
+        if profile.trials is not None and profile.trials.answer():
+            profile.planned = False
+        if self.policy == "optimal":
+            profile.correct_times()
+        if profile.planned or not profile.timed:
+            profile.divide_again(self._settings)
+        elif not self._is_untried(profile) and (
+            profile.history.bandwidth if self.policy == "all" else self.policy not in UNPLANNED
+        ):
+            profile.plan(self._settings_of(profile), self._window_of(profile))
+            if self.policy in _STATIC and not profile.selected:
+                self._warn_of_nothing()
 
     def is_new(self, first: SavedRecord) -> bool:
-        """Return whether no pass with this first activation was recorded."""
         return (first.nbytes, first.dtype) not in self._profiles
 
     def profile_for(self, first: SavedRecord, device: torch.device | None = None) -> Profile | None:
@@ -164,7 +154,7 @@ class Planner:
         if profile is not None and self._is_untried(profile):
             profile = None
         self._current = profile
-        if self._memory is not None and device is not None:
+        if device is not None:
             self._memory.follow(device)
             if profile is None:
                 self._measured = None
@@ -173,28 +163,26 @@ class Planner:
         self._set_limits()
         return profile
 
-    def tighten(self) -> bool:
-        """Memory ran out in the latest pass: halve the budget of the passes like it. Return whether that is possible.
+    def tighten(self) -> None:
+        """Memory ran out in the latest pass: halve the budget of the passes like it, if that is possible.
 
         It is not in a pass that is profiled, whose saved tensors all leave at once.
         """
         self.answer_out_of_memory()
-        return self._halve()
+        self._halve()
 
-    def _halve(self) -> bool:
+    def _halve(self) -> None:
         profile, budget = self._current, self.budget
-        if profile is not None and profile.trials is not None and profile.timed and profile.placements:
+        if profile is None or not profile.timed:
+            return
+        if profile.trials is not None and profile.placements:
             profile.planned = False
-            again = profile.trials.failed()
-            self.retried += again
-            return again
-        if profile is None or not profile.timed or not budget:
-            return False
-        self.tightened += 1
-        profile.room.most = min(budget, sum(saved.nbytes for saved in profile.trace.saved)) // 2
-        profile.planned = False
-        self._set_limits()
-        return True
+            self.retried += profile.trials.failed()
+        elif budget:
+            self.tightened += 1
+            profile.room.most = min(budget, sum(saved.nbytes for saved in profile.trace.saved)) // 2
+            profile.planned = False
+            self._set_limits()
 
     def advice(self) -> str:
         """Return how a step ran again if memory runs out in it, and a cure."""
@@ -225,8 +213,7 @@ class Planner:
 
     def answer_out_of_memory(self) -> None:
         """Memory ran out, and that was answered: the next pass does not ask what to do about it."""
-        if self._memory is not None:
-            self._memory.answer()
+        self._memory.answer()
 
     def record(
         self, trace: Trace, profile: Profile | None, diverged: bool, accelerated: bool = False
@@ -258,9 +245,8 @@ class Planner:
 
     def backward_ended(self, profile: Profile) -> None:
         """The backward of a pass with this profile ended: on the CPU the memory that the measured one took counts."""
-        memory = self._memory
-        if profile is self._measured and memory is not None and not memory.is_accelerated:
-            profile.room.backward = memory.risen()
+        if profile is self._measured and self.is_on_cpu:
+            profile.room.backward = self._memory.risen()
 
     def warn_of_excess(self, trace: Trace) -> None:
         """Warn once if one operator saved more than the budget: no plan can keep it then.
@@ -316,10 +302,9 @@ class Planner:
     @property
     def _fits(self) -> bool:
         """Whether budgets are chosen to fit the device. On the CPU, policies without a plan take little memory."""
-        memory = self._memory
-        if self._settings.budget is not None or memory is None or self._tries:
+        if self._settings.budget is not None or self._tries:
             return False
-        return memory.is_accelerated or self.policy not in UNPLANNED
+        return self._memory.is_accelerated or self.policy not in UNPLANNED
 
     @property
     def _tries(self) -> bool:
@@ -354,8 +339,9 @@ class Planner:
             return self._settings
         return replace(self._settings, budget=self.budget_of(profile), fitted=True)
 
-    def _look_at(self, memory: DeviceMemory) -> None:
+    def _look_at_memory(self) -> None:
         """Between two steps: measure what the last one took, and let plans be made anew where more is needed."""
+        memory = self._memory
         if memory.has_run_out():  # in this or another Offload's step: no other one is kept from asking, too
             self._halve()
         if not self._fits:

@@ -11,7 +11,7 @@ from fastio.offload.planning.flashneuron import flashneuron
 from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.planning.optimal import optimal
 from fastio.offload.planning.overlap import ActivationProfile, finish_seconds, hides, transfer_seconds
-from fastio.offload.planning.vdnn import vdnn_all, vdnn_conv, vdnn_dyn
+from fastio.offload.planning.vdnn import leaving, vdnn_dyn
 
 __all__ = ["POLICIES", "ActivationProfile", "InfeasibleBudget", "Policy", "Schedule", "plan"]
 
@@ -111,9 +111,9 @@ def _select(
     if policy == "optimal":
         return optimal(activations, need_bytes, forward_s, strict_paper)
     if policy == "vdnn-all":
-        return vdnn_all(activations)
+        return leaving(activations, "all")
     if policy == "vdnn-conv":
-        return vdnn_conv(activations)
+        return leaving(activations, "conv")
     if policy == "vdnn-dyn":
         return vdnn_dyn(activations, need_bytes)
     raise ValueError(f"unknown policy {policy!r}: expected one of {', '.join(POLICIES)}, or a callable")

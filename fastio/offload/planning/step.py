@@ -58,19 +58,6 @@ class Step:
     memory: float = math.inf
     reading: float = math.inf
 
-    def __post_init__(self) -> None:
-        count = len(self.activations)
-        if len(self.read_s) != count:
-            raise ValueError(f"Step.read_s has {len(self.read_s)} items: expected {count}")
-        for _, i in self.uses:
-            if not 0 <= i < count:
-                raise ValueError(f"Step.uses has activation {i}: expected 0 to {count - 1}")
-        for i, option in self.options.items():
-            if not 0 <= option.seconds < math.inf:
-                raise ValueError(f"recomputing activation {i} takes {option.seconds} s: expected a finite number")
-            if any(not 0 <= source < count or source == i for source in option.sources):
-                raise ValueError(f"activation {i} is made from {option.sources}: expected other activations")
-
     @cached_property
     def last(self) -> dict[int, int]:
         """The place in ``uses`` of the last use of each activation, or of what may be made from it: then it is free."""
@@ -167,14 +154,11 @@ class Backward:
         self._channel = forward.written_s
         self.reads: list[tuple[int, float, float]] = []
         self._late = 0.0
-        self._arrives = {i: 0.0 for i in forward.stay if i in step.last}  # when those that move are back
-        self._made: set[int] = set()  # those that were recomputed
         self._over: set[int] = set()  # those that were used last
-        self._there = sum(
-            size
-            for i, size in enumerate(self._nbytes)
-            if i in self._arrives or (i in step.last and i not in moved and i not in recomputed)
-        )
+        # What is in memory, and from when on. What stays is there for good, until it was used last.
+        self._stays = {i for i in step.last if i not in moved and i not in recomputed}
+        self._there = dict.fromkeys((*self._stays, *(i for i in forward.stay if i in step.last)), 0.0)
+        self._taken = sum(self._nbytes[i] for i in self._there)
         self._room = min(step.reading, step.memory - step.room(recomputed))  # while some are read ahead
         self._ahead = deque(self._reads())
 
@@ -212,8 +196,8 @@ class Backward:
     def _read_ahead(self, now: float) -> None:
         while self._ahead:
             i = self._ahead[0]
-            if i not in self._arrives and i not in self._over:
-                if self._there + self._nbytes[i] > self._room:
+            if i not in self._there and i not in self._over:
+                if self._taken + self._nbytes[i] > self._room:
                     break
                 self._read(i, now)
             self._ahead.popleft()
@@ -221,49 +205,44 @@ class Backward:
     def _read(self, i: int, now: float) -> None:
         begin = max(self._channel, now)
         self._channel = begin + self._step.read_s[i]
-        self._arrives[i] = self._channel
         self.reads.append((i, begin, self._channel))
-        self._there += self._nbytes[i]
+        self._put(i, self._channel)
 
     def _have(self, i: int, at: float, depth: int, needed: set[int]) -> bool:
         """Have an activation in memory, beside those that are needed for the same use. Return whether it fits."""
-        if i in self._moved:
-            if i not in self._arrives:
-                if not self._make_room(i, needed):
+        if i not in self._there and i not in self._stays:
+            option = self._step.options[i] if i in self._recomputed else None
+            if option is not None:
+                if depth > self._step.deepest:
                     return False
-                self._read(i, at + self._late)
-            self._late = max(self._late, self._arrives[i] - at)
-        elif i in self._recomputed and i not in self._made:
-            option = self._step.options[i]
-            if depth > self._step.deepest:
-                return False
-            for source in option.sources:
-                needed.add(source)
-                if not self._have(source, at, depth + 1, needed):
-                    return False
+                for source in option.sources:
+                    needed.add(source)
+                    if not self._have(source, at, depth + 1, needed):
+                        return False
             if not self._make_room(i, needed):
                 return False
-            self._late += option.seconds
-            self._made.add(i)
-            self._there += self._nbytes[i]
+            if option is None:
+                self._read(i, at + self._late)
+            else:
+                self._late += option.seconds
+                self._put(i, 0.0)
+        self._late = max(self._late, self._there.get(i, 0.0) - at)
         return True
 
     def _make_room(self, i: int, needed: set[int]) -> bool:
         """Drop what is needed last, if one more does not fit."""
-        if self._there + self._nbytes[i] > self._step.memory:
-            others = [(self._step.last.get(j, 0), j) for j in (*self._made, *self._arrives) if j not in needed]
+        if self._taken + self._nbytes[i] > self._step.memory:
+            others = [(self._step.last.get(j, 0), j) for j in self._there if j not in needed and j not in self._stays]
             for _, j in sorted(others, reverse=True):
                 self._drop(j)
-                if self._there + self._nbytes[i] <= self._step.memory:
+                if self._taken + self._nbytes[i] <= self._step.memory:
                     break
-        return self._there + self._nbytes[i] <= self._step.memory
+        return self._taken + self._nbytes[i] <= self._step.memory
+
+    def _put(self, i: int, when: float) -> None:
+        self._there[i] = when
+        self._taken += self._nbytes[i]
 
     def _drop(self, i: int) -> None:
-        if i in self._moved:
-            if self._arrives.pop(i, None) is not None:
-                self._there -= self._nbytes[i]
-        elif i not in self._recomputed:
-            self._there -= self._nbytes[i]
-        elif i in self._made:
-            self._made.discard(i)
-            self._there -= self._nbytes[i]
+        if self._there.pop(i, None) is not None:
+            self._taken -= self._nbytes[i]

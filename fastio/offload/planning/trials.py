@@ -43,7 +43,6 @@ class Trials:
 
     @property
     def offloading(self) -> Offloading:
-        """Which inputs leave."""
         return _PASSES[self._number][0]
 
     @property

@@ -1,4 +1,4 @@
-"""vDNN's policies (section III-C): which layers' inputs X leave. Pure.
+"""vDNN's policies (section III): which layers' inputs X leave, and when they come back, in forward order. Pure.
 
 An in-place activation has no input of its own to move: its layer is not listed here, or counts with the layer that made
 its input. Out of place, its feature map leaves as any other.
@@ -24,26 +24,51 @@ def leaves(kind: str, offloading: Offloading) -> bool:
     return offloading == "conv" and kind == CONV
 
 
-def vdnn_all(activations: Sequence[ActivationProfile]) -> tuple[int, ...]:
-    """Return the inputs of every layer: the least memory."""
-    return _leaving(activations, "all")
-
-
-def vdnn_conv(activations: Sequence[ActivationProfile]) -> tuple[int, ...]:
-    """Return the inputs of convolutions only, which compute long enough to hide a transfer."""
-    return _leaving(activations, "conv")
+def leaving(activations: Sequence[ActivationProfile], offloading: Offloading) -> tuple[int, ...]:
+    """Return the inputs that leave: of every layer, or of convolutions, which compute long enough to hide it."""
+    return tuple(i for i, activation in enumerate(activations) if leaves(activation.kind, offloading))
 
 
 def vdnn_dyn(activations: Sequence[ActivationProfile], need_bytes: int) -> tuple[int, ...]:
     """Return the first of none, conv and all that frees ``need_bytes``; all if none does.
 
-    This is the dynamic policy without a choice of workspaces.
+    This is the dynamic policy (section III-C) without a choice of workspaces.
     """
-    for selected in ((), vdnn_conv(activations)):
+    for selected in ((), leaving(activations, "conv")):
         if sum(activations[i].nbytes for i in selected) >= need_bytes:
             return selected
-    return vdnn_all(activations)
+    return leaving(activations, "all")
 
 
-def _leaving(activations: Sequence[ActivationProfile], offloading: Offloading) -> tuple[int, ...]:
-    return tuple(i for i, activation in enumerate(activations) if leaves(activation.kind, offloading))
+def last_consumers(inputs: Sequence[Sequence[int]]) -> list[int | None]:
+    """Return, for each layer, the last layer of the forward pass that reads its output; None if no layer does.
+
+    ``inputs[n]`` are the layers whose outputs layer n reads, all before n (a join reads several; at a fork several
+    layers read one). In a fixed order this equals the reference counts of figure 3: an output may leave when its last
+    reader is done, not its first.
+    """
+    last: list[int | None] = [None] * len(inputs)
+    for layer, reads in enumerate(inputs):
+        for producer in reads:
+            if producer >= layer:
+                raise ValueError(f"layer {layer} reads the output of layer {producer}: expected an earlier layer")
+            last[producer] = layer
+    return last
+
+
+def find_prefetch_layer(
+    current: int, kinds: Sequence[str], offloaded: Sequence[bool], prefetched: Sequence[bool]
+) -> int | None:
+    """Return the layer whose input to bring back during the backward step of layer ``current`` (figure 10).
+
+    It is the nearest layer before ``current`` whose input is out, searched no further than the nearest convolution:
+    earlier prefetches would fill memory with data that is used late. The caller marks it as prefetched. Figure 10's
+    listing tests for a convolution (line 14) after the loop ends; its caption and the text of section III-B put the
+    test inside the loop, as here.
+    """
+    for layer in range(current - 1, -1, -1):
+        if offloaded[layer] and not prefetched[layer]:
+            return layer
+        if kinds[layer] == CONV:
+            return None
+    return None

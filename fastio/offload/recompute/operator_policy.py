@@ -1,13 +1,19 @@
-"""Policies that decide by operator, as those of ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` do."""
+"""Policies that decide by operator, as ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` takes them.
+
+Offload follows a user's, and gives its own plan out as one.
+"""
 
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
+
+from fastio.offload.planning.profile import Profile
 
 Operators = Callable[..., Any] | list[Any] | tuple[Any, ...]
 """``policy(context, operator, *args, **kwargs)``, which returns a CheckpointPolicy (or a bool), or a list of operators.
@@ -18,6 +24,8 @@ As in torch, True means MUST_SAVE and False PREFER_RECOMPUTE; of a list, the out
 OFFLOAD = frozenset({"MUST_CPU_OFFLOAD", "PREFER_CPU_OFFLOAD"})  # names: torch 2.6 lacks both
 RECOMPUTE = frozenset({"MUST_RECOMPUTE", "PREFER_RECOMPUTE"})
 _SAVES, _RECOMPUTES = CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE
+_OFFLOADS = getattr(CheckpointPolicy, "MUST_CPU_OFFLOAD", _SAVES)  # torch 2.6 has none
+_BY_RANK = (_SAVES, _OFFLOADS, _RECOMPUTES)
 
 
 class OperatorPolicy:
@@ -82,3 +90,35 @@ def _context(out: Any) -> SelectiveCheckpointContext:
     context = SelectiveCheckpointContext(is_recompute=False)
     context.op_output = out
     return context
+
+
+class PlannedPolicy:
+    """Returns for each operator of one forward pass what a plan decided for its output.
+
+    Operators are told apart by their names and the numbers of their calls. So it serves one pass, over the operators of
+    the pass that was planned; make another one for the next.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self._verdicts: dict[tuple[Any, int], CheckpointPolicy] = {}
+        self._calls: Counter[tuple[Any, bool]] = Counter()
+        for ordinal, maker in profile.trace.makers.items():
+            verdict = _SAVES
+            if ordinal in profile.recomputed:
+                verdict = _RECOMPUTES
+            elif ordinal in profile.selected:
+                verdict = _OFFLOADS
+            both = verdict, self._verdicts.get(maker.call, verdict)  # of several outputs
+            self._verdicts[maker.call] = min(both, key=_BY_RANK.index)
+
+    def __repr__(self) -> str:
+        counted = Counter(verdict.name for verdict in self._verdicts.values())
+        found = ", ".join(f"{count} {name}" for name, count in sorted(counted.items()))
+        return f"<fastio PlannedPolicy: {found or 'no operators'}>"
+
+    def __call__(self, context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+        """Return the verdict on the next call of an operator; PREFER_RECOMPUTE if the plan does not know it."""
+        again = operator, bool(context.is_recompute)  # torch 2.6 asks in backward too
+        number = self._calls[again]
+        self._calls[again] = number + 1
+        return self._verdicts.get((operator, number), _RECOMPUTES)

@@ -7,6 +7,7 @@ it updates), and returns new memory.
 from __future__ import annotations
 
 import enum
+import functools
 from typing import Any
 
 import torch
@@ -46,12 +47,23 @@ class Kind(enum.Enum):
     OTHER = enum.auto()
 
 
+@functools.cache
 def kind_of(func: Any) -> Kind:
     """Return the kind of an operator (``OpOverload``)."""
-    kind = _kinds.get(func)
-    if kind is None:
-        kind = _kinds[func] = _classify(func)
-    return kind
+    if not isinstance(func, torch._ops.OpOverload):  # a higher-order operator
+        return Kind.OTHER
+    name, schema = str(func), func._schema
+    if name == "aten.record_stream.default":  # its schema says that it writes
+        return Kind.OTHER
+    if schema.is_mutable or name.startswith(_BATCH_NORMS):
+        return Kind.WRITES
+    if any(one.alias_info is not None for one in (*schema.arguments, *schema.returns)):
+        return Kind.VIEW
+    if func.namespace != "aten" or _RANDOM in func.tags or _INEXACT in func.tags:
+        return Kind.OTHER
+    if func is UNSAFE_VIEW or name in _BY_NAME or _POINTWISE in func.tags:
+        return Kind.REPEATABLE
+    return Kind.REPEATABLE_ON_CPU if name in _ON_CPU else Kind.OTHER
 
 
 def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
@@ -73,23 +85,3 @@ def tensors_in(argument: Any) -> list[torch.Tensor]:
     if isinstance(argument, (list, tuple)):
         return [one for one in argument if isinstance(one, torch.Tensor)]
     return []
-
-
-_kinds: dict[Any, Kind] = {}
-
-
-def _classify(func: Any) -> Kind:
-    if not isinstance(func, torch._ops.OpOverload):  # a higher-order operator
-        return Kind.OTHER
-    name, schema = str(func), func._schema
-    if name == "aten.record_stream.default":  # its schema says that it writes
-        return Kind.OTHER
-    if schema.is_mutable or name.startswith(_BATCH_NORMS):
-        return Kind.WRITES
-    if any(one.alias_info is not None for one in (*schema.arguments, *schema.returns)):
-        return Kind.VIEW
-    if func.namespace != "aten" or _RANDOM in func.tags or _INEXACT in func.tags:
-        return Kind.OTHER
-    if func is UNSAFE_VIEW or name in _BY_NAME or _POINTWISE in func.tags:
-        return Kind.REPEATABLE
-    return Kind.REPEATABLE_ON_CPU if name in _ON_CPU else Kind.OTHER

@@ -40,7 +40,6 @@ class Recipe:
 
     @property
     def sources(self) -> list[SavedTensor]:
-        """The saved tensors that it reads."""
         return list({saved.index: saved for group in self.inputs.values() for saved in group}.values())
 
     @property

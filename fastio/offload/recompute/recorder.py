@@ -61,7 +61,6 @@ class Recorder:
         turn(False)
 
     def resume(self) -> None:
-        """Record again."""
         turn(True)
 
     def made(self, key: Key) -> tuple[Call, int, Any] | None:

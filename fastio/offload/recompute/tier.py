@@ -11,7 +11,7 @@ from fastio.offload.autograd.buffer import Buffer
 from fastio.offload.autograd.saved_tensor import SavedTensor, State, used_on_current_stream
 from fastio.offload.recompute.recipe import Materialize, Recipe
 from fastio.offload.report import Counts
-from fastio.offload.stores.loaded import Loaded
+from fastio.offload.stores.tiers import Loaded
 
 
 class RecomputeTier:

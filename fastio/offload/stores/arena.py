@@ -1,8 +1,7 @@
 """The two-ended arena: resident blocks at the low end, ephemeral ones at the high end (FlashNeuron, section 3.2).
 
-Pure: it returns offsets and touches no memory, so one class serves the slab of pinned host memory, the arena for
-prefetches on a GPU, and the simulator. Ephemeral blocks are short-lived: the holes they leave stay near their end, and
-never lie between resident blocks.
+Pure: it returns offsets and touches no memory, so one class serves slabs of host memory and of a device. Ephemeral
+blocks are short-lived: the holes they leave stay near their end, and never lie between resident blocks.
 """
 
 from __future__ import annotations

@@ -95,13 +95,10 @@ class DeviceCopies(CpuCopies):
         self._number = 0  # of the latest mark of copies out
         self._followed = 0  # that of the latest one that the copies back follow
 
-    def fence(self, stream: Stream | None = None) -> Event:
-        """Return the event that a copy back follows, on a stream: by default the current one.
-
-        Call it right after its target was allocated there.
-        """
+    def fence(self, home: Stream) -> Event:
+        """Return the event that a copy back follows. Call it right after its target was allocated on this stream."""
         with _REFUSED:
-            return (stream or self._accelerator.current_stream(self._device)).record_event()
+            return home.record_event()
 
     def back(self, host: int, address: int, nbytes: int, fence: Event | None) -> Event:
         """Begin to copy bytes of the slab to ``address``, behind ``fence``. Return the event that follows the copy."""
@@ -113,7 +110,6 @@ class DeviceCopies(CpuCopies):
     def out(
         self, copies: Sequence[Copy], computed_by: Stream | None, computed: Event | None = None, timed: bool = False
     ) -> Mark:
-        """See :class:`CpuCopies`."""
         with _REFUSED:
             if computed is None:
                 self._out.wait_stream(computed_by)
@@ -141,7 +137,6 @@ class DeviceCopies(CpuCopies):
             return mark
 
     def follow_streams(self, streams: Sequence[Stream]) -> None:
-        """See :class:`CpuCopies`."""
         with _REFUSED:
             for stream in streams:
                 if stream is not self._out:
@@ -153,13 +148,11 @@ class DeviceCopies(CpuCopies):
             return event is None or bool(event.query())
 
     def wait(self, event: Event | None) -> None:
-        """See :class:`CpuCopies`."""
         with _REFUSED:
             if event is not None:
                 event.synchronize()
 
     def synchronize(self) -> None:
-        """See :class:`CpuCopies`."""
         for stream in self.streams:
             with contextlib.suppress(RuntimeError):
                 stream.synchronize()

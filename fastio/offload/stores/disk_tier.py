@@ -11,10 +11,9 @@ from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.autograd.trace import DISK
 from fastio.offload.autograd.views import LINE, PAGE
 from fastio.offload.report import Counts
-from fastio.offload.stores.loaded import Loaded
-from fastio.offload.stores.staging import Staging
+from fastio.offload.stores.slab import Staging
 from fastio.offload.stores.tier_moves import At, TierMove, TierMoves
-from fastio.offload.stores.tiers import STORE_ERRORS, Store, Tier
+from fastio.offload.stores.tiers import STORE_ERRORS, Loaded, Store, Tier
 
 
 class DiskTier(Tier):

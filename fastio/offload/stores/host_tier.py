@@ -25,10 +25,9 @@ from fastio.offload.autograd.trace import HOST
 from fastio.offload.report import Counts
 from fastio.offload.stores.arena import ArenaFullError
 from fastio.offload.stores.copies import CpuCopies, DeviceCopies
-from fastio.offload.stores.loaded import Loaded
 from fastio.offload.stores.slab import Slab
 from fastio.offload.stores.store_errors import without_frames
-from fastio.offload.stores.tiers import STORE_ERRORS, Tier
+from fastio.offload.stores.tiers import STORE_ERRORS, Loaded, Tier
 
 if TYPE_CHECKING:
     from fastio.offload.autograd.forward_pass import ForwardPass
@@ -258,17 +257,16 @@ class HostTier(Tier):
             blocks.popleft()
             return True
         with contextlib.suppress(ArenaFullError):
-            saved.block = self._slab.resident(nbytes)
+            saved.block = self._slab.block(nbytes)
             return True
+        if not self._free:
+            return False
         self._follow_all()
         while self._free:
             _, blocks = self._free.popitem()
             while blocks:
                 self._slab.free(blocks.popleft()[0])
-        with contextlib.suppress(ArenaFullError):
-            saved.block = self._slab.resident(nbytes)
-            return True
-        return False
+        return self._reserve(saved)
 
     def _release(self, saved: SavedTensor) -> None:
         block, saved.block = saved.block, None

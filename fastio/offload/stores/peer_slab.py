@@ -75,7 +75,7 @@ def open_peer_slab(
     elif not refusal:
         try:
             slab = Slab(nbytes, allocate)
-            slab.free(slab.ephemeral(1))
+            slab.free(slab.block(1))
             how = f"between {device} and {store.driver}: through {nbytes} bytes of the device"
             return slab, Route("peer", how)
         except (FastIOError, OSError) as error:

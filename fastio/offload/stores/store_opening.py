@@ -33,19 +33,17 @@ def open_store(
     :class:`fastio.offload.BlockStore` says.
     """
     name, paths = choose_driver(places, driver)
-    opens = open_namespace if name == "nvme" else _controller(name) if name in _OWN_DEVICES else open_place
     opened: list[Place] = []
     notes: list[str] = []
     try:
         for path in paths:
-            opened.append(opens(path, force))
-    except BaseException:
-        _close(opened)
-        raise
-    try:
+            opened.append(_open(name, path, force))
         native, name = _native_store(opened, capacity // BLOCK, name, notes)
-    except Exception:  # not Ctrl-C: the native store may own them by then, and closes them itself
-        _close(opened)
+    except BaseException as error:
+        # After Ctrl-C in the last call the native store may own them, and closes them itself.
+        if isinstance(error, Exception) or len(opened) < len(paths):
+            for place in opened:
+                place.close()
         raise
     known = native.devices()
     if name in _OWN_DEVICES:
@@ -59,11 +57,6 @@ def open_store(
     for number, (_, blocks, lba_bytes, _, _) in enumerate(known):
         opened[number] = replace(opened[number], lba_bytes=lba_bytes, drive=number, drive_nbytes=blocks * BLOCK)
     return native, name, opened, notes
-
-
-def _close(places: Sequence[Place]) -> None:
-    for place in places:
-        place.close()
 
 
 def choose_driver(places: Sequence[str | os.PathLike[str]], driver: str | None) -> tuple[str, list[str]]:
@@ -95,16 +88,16 @@ def pci_address(driver: str, name: str) -> str:
     return fields.get("traddr", "") if fields.get("trtype", "").lower() == "pcie" else ""
 
 
-def _controller(driver: str) -> Callable[[str, str | None], Place]:
-    """Return what names a controller that the driver will take over. DeviceInUseError if it is in use."""
-
-    def name(path: str, force: str | None) -> Place:
-        address = pci_address(driver, path)
-        if address:
-            refuse_controller_in_use(address, force)
-        return Place(path)
-
-    return name
+def _open(driver: str, path: str, force: str | None) -> Place:
+    """Open a place, or name a controller that the driver will take over. DeviceInUseError if it is in use."""
+    if driver == "nvme":
+        return open_namespace(path, force)
+    if driver not in _OWN_DEVICES:
+        return open_place(path, force)
+    address = pci_address(driver, path)
+    if address:
+        refuse_controller_in_use(address, force)
+    return Place(path)
 
 
 def _reader(native: BlockStore, driver: str, number: int, name: str) -> Callable[[int, int], bytes]:

@@ -47,7 +47,6 @@ class Place:
     tolerates_changes: bool = True
 
     def close(self) -> None:
-        """Close what is open."""
         for fd in (self.fd, self.claim):
             if fd >= 0:
                 os.close(fd)

@@ -21,7 +21,7 @@ from fastio.errors import FastIOError
 from fastio.memory.staging_buffers import PAGE
 from fastio.offload.autograd.saved_tensor import SavedTensor
 from fastio.offload.stores.arena import ArenaFullError
-from fastio.offload.stores.staging import Staging
+from fastio.offload.stores.slab import Staging
 from fastio.offload.stores.store_errors import without_frames
 from fastio.offload.stores.tiers import STORE_ERRORS, Store
 

@@ -20,11 +20,9 @@ from fastio.offload.report import Counts
 from fastio.offload.stores.copies import DeviceCopies
 from fastio.offload.stores.disk_tier import DiskTier
 from fastio.offload.stores.host_tier import HostTier
-from fastio.offload.stores.loaded import Loaded
 from fastio.offload.stores.peer_slab import Route, open_peer_slab
-from fastio.offload.stores.slab import Slab
-from fastio.offload.stores.staging import Staging, pinned_memory
-from fastio.offload.stores.tiers import Store
+from fastio.offload.stores.slab import Slab, Staging, pinned_memory
+from fastio.offload.stores.tiers import Loaded, Store
 
 _PEER_SHARE = 32  # at most this part of a device's memory is a slab for its disks, beyond the budget
 
@@ -100,7 +98,6 @@ class TierSet:
         return itertools.chain.from_iterable(disk.waiting() for disk in self.disks.values())
 
     def pump(self, needed: Collection[int] | None = None) -> None:
-        """See :meth:`DiskTier.pump`."""
         for disk in self.disks.values():
             disk.pump(needed)
 

@@ -1,9 +1,9 @@
-"""What the tiers share: the store's interface, errors, and the record of transfers."""
+"""What the tiers share: the store's interface, errors, what is loaded, and the record of transfers. Sizes are bytes."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 from fastio.errors import FastIOError
@@ -11,7 +11,6 @@ from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.autograd.trace import DISK
 from fastio.offload.codecs.saved_tensor_encoding import unpack
 from fastio.offload.report import Counts, Traffic
-from fastio.offload.stores.loaded import Loaded
 
 STORE_ERRORS = (FastIOError, OSError)  # what a store raises; anything else is a bug
 
@@ -53,6 +52,35 @@ class Store(Protocol):
 
 class ActivationLostError(FastIOError, RuntimeError):
     """A saved tensor's bytes could not be read back. Raised before the gradients of its node change."""
+
+
+class Loaded:
+    """Those of a manager that were written and still are in memory, were read back, or are being read; oldest first."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[int, SavedTensor] = {}  # by index
+        self.nbytes = 0
+
+    def add(self, *several: SavedTensor) -> None:
+        tensors = self.tensors
+        for saved in several:
+            if saved.index not in tensors:
+                tensors[saved.index] = saved
+                self.nbytes += saved.nbytes
+
+    def discard(self, saved: SavedTensor) -> None:
+        if self.tensors.pop(saved.index, None) is not None:
+            self.nbytes -= saved.nbytes
+
+    def recount(self) -> None:
+        """Count the bytes anew: an interrupt may have come between two lines of the methods above."""
+        self.nbytes = sum(saved.nbytes for saved in self)
+
+    def __contains__(self, saved: SavedTensor) -> bool:
+        return saved.index in self.tensors
+
+    def __iter__(self) -> Iterator[SavedTensor]:
+        return iter(list(self.tensors.values()))
 
 
 class Tier:

@@ -32,14 +32,19 @@ FORMAT = "raw"  # the files hold only the bytes; a format of their own keeps the
 class Tally:
     """What the files of a store did, and the times of it; any thread adds. Bytes are whole blocks."""
 
-    def __init__(self, times: SizeTimes | None) -> None:
+    def __init__(self, mode: str | None) -> None:
         self.written = self.read = 0
         self.open = 0  # files
         self.tools: Counter[str] = Counter()  # blobs by writer
         self.routes: Counter[str] = Counter()  # transfers by route
         self.notes: Counter[str] = Counter()
-        self.times = times  # None: the policy names a tool, or learns nothing
+        self._mode = mode  # None: the policy names a tool, or learns nothing
+        self._times: dict[str, SizeTimes] = {}
         self.lock = threading.RLock()
+
+    def times(self, device: str) -> SizeTimes | None:
+        """Return the times of a device, which are its own; None if the policy alone judges. The lock is held."""
+        return None if self._mode is None else self._times.setdefault(device, SizeTimes(self._mode))
 
 
 class ToolFile:
@@ -108,7 +113,6 @@ class ToolFile:
             self._tally.read += blocks(nbytes)
 
     def close(self) -> None:
-        """Free the space."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             descriptor.close()
@@ -136,20 +140,20 @@ class ToolFile:
 
     def _order(self, plan: TransferPlan) -> tuple[str, ...]:
         """Return the tools by their times at this size; none where the policy chooses."""
-        tally, context = self._tally, plan.context
-        if tally.times is None:
-            return ()
+        context = plan.context
 
         def expected() -> dict[str, float]:
             return plan.policy.ask(SAVE, self._folder, self.nbytes).times(context, self.nbytes, plan.tools)
 
-        with tally.lock:
-            return tally.times.order(context.device, self.nbytes, plan.tools, expected)
+        with self._tally.lock:
+            times = self._tally.times(context.device)
+            return () if times is None else times.order(self.nbytes, plan.tools, expected)
 
     def _learn(self, direction: str, plan: TransferPlan, done: Transfer) -> None:
         with self._tally.lock:
-            if self._tally.times is not None:
-                self._tally.times.observe(direction, plan.context.device, self.nbytes, done.tool, done.seconds)
+            times = self._tally.times(plan.context.device)
+            if times is not None:
+                times.observe(direction, self.nbytes, done.tool, done.seconds)
 
     def _move(self, operation: str, execution: Execution, move: Callable[[str], TransportResult]) -> TransportResult:
         """Run the operation; count the notes of the tools, and name the index and the tool in errors."""
@@ -168,9 +172,10 @@ class ToolFile:
         finally:
             with self._tally.lock:
                 self._tally.notes.update(f"{operation}: {note}" for note in (*execution.failures, *notes))
-                if self._tally.times is not None:
+                times = self._tally.times(execution.plan.context.device)
+                if times is not None:
                     for tool in set(execution.order) - set(execution.left):
-                        self._tally.times.fail(execution.plan.context.device, self.nbytes, tool)
+                        times.fail(self.nbytes, tool)
         with self._tally.lock:
             self._tally.routes[moved.route] += 1
         return moved

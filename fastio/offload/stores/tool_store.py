@@ -25,7 +25,6 @@ from fastio.errors import FolderMissingError, ToolUnavailableError, TransferErro
 from fastio.files.open_file import paths_of
 from fastio.offload.stores.background_commands import BackgroundCommands, Command
 from fastio.offload.stores.endurance import DriveWear
-from fastio.offload.stores.size_times import SizeTimes
 from fastio.offload.stores.store_errors import StoreGoneError, raisable_copy
 from fastio.offload.stores.tool_file import FORMAT, Tally, ToolFile, blocks
 from fastio.transports import registry
@@ -69,7 +68,7 @@ class ToolStore:
     takes_devices = True
 
     def __init__(self, folders: Path | Sequence[Path], policy: Policy = "w+r") -> None:
-        self._tally = Tally(_times(dicts.resolve(policy, SAVE, registry.names())))
+        self._tally = Tally(_mode(dicts.resolve(policy, SAVE, registry.names())))
         self.folders = tuple(paths_of("folders", folders, "a folder, or a list of them"))
         if not self.folders:
             raise ValueError(f"folders={folders!r}: expected at least one folder")
@@ -243,15 +242,15 @@ class ToolStore:
         return file
 
 
-def _times(policy: dicts.Policy) -> SizeTimes | None:
-    """Return what judges tools by the sizes of this store, if the policy is a dictionary that learns."""
+def _mode(policy: dicts.Policy) -> str | None:
+    """Return which times judge tools by the sizes of this store, if the policy is a dictionary that learns."""
     dictionary = policy.dictionary
     if policy.tool is not None or (dictionary is not None and not dictionary.learn):
         return None
     if isinstance(dictionary, dicts.WRDic):
-        return SizeTimes(dictionary.mode)
+        return dictionary.mode
     by_operation = {"save": "w", "load": "r"}
-    return SizeTimes(by_operation.get(dictionary.op or "", "w+r") if dictionary else policy.mode or "w+r")
+    return by_operation.get(dictionary.op or "", "w+r") if dictionary else policy.mode or "w+r"
 
 
 def _fence(device: torch.device) -> Any:
