@@ -52,7 +52,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     from fastio import CorruptFileError
 
     sender = transport(tmp_path)
-    sender.send_checkpoint([1], 1, {"w": torch.zeros(1000)}, SOON)
+    sender.send_checkpoint([1], 1, {"w": torch.zeros(100_000)}, SOON)
     path = tmp_path / "torchft-step-1.pt"
     whole = bytearray(path.read_bytes())
     whole[len(whole) // 2] ^= 1
