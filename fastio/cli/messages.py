@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from fastio.errors import CorruptFileError, ForeignFileError, shortened
-from fastio.files.open_file import MISSING, MISSING_MODEL, MISSING_SOURCE
+from fastio.files.open_file import BELOW_A_FILE, MISSING, MISSING_MODEL, MISSING_SOURCE
 from fastio.inspect.contents import EXPECTED
 
 DAMAGED = DIFFERENT = 1
@@ -39,6 +39,7 @@ _CURES = {
     errno.ENOTDIR: "the path uses a file as a folder; expected a path of folders: check the path",
     errno.ELOOP: "the symbolic links of the path lead in a circle; expected a file: remove the link",
 }
+_TEXTS = (MISSING, MISSING_MODEL, MISSING_SOURCE, BELOW_A_FILE)  # that have a cure for Python, in its place
 
 
 def escaped(text: object) -> str:
@@ -91,7 +92,7 @@ def one_line(error: BaseException) -> str:
     said = str(error)
     if isinstance(error, OSError) and error.filename is not None:
         problem = error.strerror or "failed"
-        if error.errno in _CURES and problem in (os.strerror(error.errno), MISSING, MISSING_MODEL, MISSING_SOURCE):
+        if error.errno in _CURES and problem in (os.strerror(error.errno), *_TEXTS):
             problem = _CURES[error.errno]
         said = f"{os.fsdecode(error.filename) or repr('')}: {problem}"
     return escaped(in_options(said))
