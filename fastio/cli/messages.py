@@ -14,6 +14,7 @@ import click
 from fastio.errors import CorruptFileError, ForeignFileError, shortened
 from fastio.files.open_file import BELOW_A_FILE, MISSING, MISSING_MODEL, MISSING_SOURCE
 from fastio.inspect.contents import EXPECTED
+from fastio.url_secrets import hide_secrets
 
 DAMAGED = DIFFERENT = 1
 TROUBLE = 2
@@ -95,17 +96,19 @@ def one_line(error: BaseException) -> str:
         if error.errno in _CURES and problem in (os.strerror(error.errno), *_TEXTS):
             problem = _CURES[error.errno]
         said = f"{os.fsdecode(error.filename) or repr('')}: {problem}"
-    return escaped(in_options(said))
+    return escaped(in_options(hide_secrets(said)))
 
 
 def echo_json(document: Any) -> None:
-    """Print a document as JSON in ASCII. Infinities and NaN, which JSON lacks, become text."""
-    click.echo(json.dumps(_finite(document), indent=2, allow_nan=False))
+    """Print a document as JSON in ASCII. Infinities and NaN, which JSON lacks, become text. URLs have no secrets."""
+    click.echo(json.dumps(_printable(document), indent=2, allow_nan=False))
 
 
-def _finite(value: Any) -> Any:
+def _printable(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _printable(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_printable(one) for one in value]
+    if isinstance(value, str):
+        return hide_secrets(value)
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -14,6 +14,7 @@ from fastio.distributed.reader import Reader
 from fastio.distributed.writer import Writer
 from fastio.integrations.missing_library import LibraryMissingError
 from fastio.remote.urls import is_remote
+from fastio.url_secrets import hide_secrets
 
 try:
     from torchtitan.components.checkpointer.base import MODEL
@@ -56,7 +57,7 @@ class FastCheckpointManager(CheckpointManager):
     ) -> Any:
         """Save as the library does; a checkpoint that is there already is replaced in one step."""
         if to_hf or is_remote(checkpoint_id):
-            _log.info("%s: saved by torchtitan itself", checkpoint_id)
+            _log.info("%s: saved by torchtitan itself", hide_secrets(checkpoint_id))
             return super().dcp_save(state_dict, checkpoint_id, async_mode, enable_garbage_collection, to_hf)
         writer = Writer(checkpoint_id)
         if async_mode == AsyncMode.DISABLED:
@@ -78,7 +79,7 @@ class FastCheckpointManager(CheckpointManager):
     def dcp_load(self, state_dict: dict[str, Any], checkpoint_id: str, from_hf: bool, from_quantized: bool) -> None:
         """Load as the library does, from a folder that was saved with or without fastio."""
         if from_hf or is_remote(checkpoint_id):
-            _log.info("%s: loaded by torchtitan itself", checkpoint_id)
+            _log.info("%s: loaded by torchtitan itself", hide_secrets(checkpoint_id))
             super().dcp_load(state_dict, checkpoint_id, from_hf, from_quantized)
             return
         load(state_dict, storage_reader=Reader(checkpoint_id))

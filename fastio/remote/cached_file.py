@@ -19,6 +19,7 @@ from fastio.remote.download import download
 from fastio.remote.place import Found, Place, Tick, place_of
 from fastio.runtime.interrupt_safe_thread import POLL_SECONDS
 from fastio.sizes import format_size
+from fastio.url_secrets import hide_secrets
 
 _TRIES = 3  # of a file that is replaced while it is downloaded
 _FILES_AT_ONCE = 4
@@ -228,7 +229,7 @@ def _downloaded(place: Place, found: Found, path: str, part: Descriptor, tick: T
     _share(file.fileno())
     cache_folder.remove_others(path)
     seconds = time.perf_counter() - began
-    _log.info("%s: downloaded, %s in %.2f s", place.url, format_size(found.nbytes), seconds)
+    _log.info("%s: downloaded, %s in %.2f s", hide_secrets(place.url), format_size(found.nbytes), seconds)
     return file
 
 
