@@ -46,9 +46,9 @@ _TEXTS = (MISSING, MISSING_MODEL, MISSING_SOURCE, BELOW_A_FILE)  # that have a c
 def escaped(text: object) -> str:
     """The text in one line: control and invisible characters are escaped.
 
-    So names from a file cannot move the cursor, hide text or add lines.
+    So names from a file cannot move the cursor, hide text or add lines. URLs have no secrets.
     """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in hide_secrets(str(text)))
 
 
 def visible(text: object) -> str:
@@ -96,7 +96,7 @@ def one_line(error: BaseException) -> str:
         if error.errno in _CURES and problem in (os.strerror(error.errno), *_TEXTS):
             problem = _CURES[error.errno]
         said = f"{os.fsdecode(error.filename) or repr('')}: {problem}"
-    return escaped(in_options(hide_secrets(said)))
+    return escaped(in_options(said))
 
 
 def echo_json(document: Any) -> None:
