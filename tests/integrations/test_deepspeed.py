@@ -38,7 +38,9 @@ def test_training_goes_on_from_a_checkpoint(two: Ranks, tmp_path: Path, stage: i
 def test_its_script_makes_weights_of_the_files(two: Ranks, tmp_path: Path) -> None:
     two.run(saved, str(tmp_path), 3, True)
     script = [sys.executable, str(tmp_path / "zero_to_fp32.py"), str(tmp_path), str(tmp_path / "whole")]
-    subprocess.run(script, check=True, capture_output=True)
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}  # the variable here may be relative to another folder
+    ran = subprocess.run(script, check=False, capture_output=True, text=True, env={**os.environ, **paths})
+    assert ran.returncode == 0, ran.stderr
     (file,) = (tmp_path / "whole").glob("*.bin")
     assert torch.load(file)["0.weight"].shape == (40, 300)
 
