@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTEST = ".venv/bin/pytest -q --numprocesses=2 --dist=loadfile"
+INTO = ".venv/bin/python -m pip install --quiet --upgrade --target build"
+"""Installs packages into a folder of their own below this one."""
 
 
 class Step(NamedTuple):
@@ -68,14 +70,30 @@ STEPS = {
         'make torch-versions TORCH="2.6.0 2.15.0"',
     ),
     "torch-checkpointing": Step(
-        ".venv/bin/python -m pip install --quiet --no-deps --upgrade --target build/torch-checkpointing "
-        "torch-checkpointing && PYTHONPATH=build/torch-checkpointing "
+        f"{INTO}/torch-checkpointing torch-checkpointing --no-deps && PYTHONPATH=build/torch-checkpointing "
         ".venv/bin/pytest -q -m nightly tests/integrations/test_torch_checkpointing.py",
         "the newest torch_checkpointing saves to and loads from fastio's storage",
     ),
+    "torchtitan": Step(
+        f"{INTO}/torchtitan torchtitan torch-checkpointing torchdata spmd-types --no-deps && "
+        f"{INTO}/torchtitan tyro einops && PYTHONPATH=build/torchtitan "
+        ".venv/bin/pytest -q -m nightly tests/integrations/test_torchtitan.py",
+        "the newest torchtitan's checkpoint manager saves and loads by fastio",
+    ),
+    "torchft": Step(
+        f"{INTO}/torchft torchft --no-deps && "
+        f"{INTO}/torchft opentelemetry-sdk opentelemetry-exporter-otlp-proto-http && PYTHONPATH=build/torchft "
+        ".venv/bin/pytest -q -m nightly tests/integrations/test_torchft.py",
+        "replicas of the newest torchft recover through fastio's files",
+    ),
+    "deepspeed": Step(
+        f"DS_BUILD_OPS=0 {INTO}/deepspeed deepspeed --no-deps --no-build-isolation && "
+        f"{INTO}/deepspeed hjson msgpack ninja py-cpuinfo einops pydantic && PYTHONPATH=build/deepspeed "
+        ".venv/bin/pytest -q -m nightly tests/integrations/test_deepspeed.py",
+        "the newest DeepSpeed saves and loads checkpoints by fastio, on two ranks with each stage of ZeRO",
+    ),
     "s3": Step(
-        ".venv/bin/python -m pip install --quiet --upgrade --target build/s3 s3fs 'moto[server]' && "
-        "PYTHONPATH=build/s3 .venv/bin/python .ci/s3_tests.py",
+        f"{INTO}/s3 s3fs 'moto[server]' && PYTHONPATH=build/s3 .venv/bin/python .ci/s3_tests.py",
         "remote places: saves, loads and checkpoints with a server of S3",
     ),
     "docs": Step("make docs", "the documentation is built without a warning"),

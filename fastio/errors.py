@@ -11,6 +11,8 @@ import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+from fastio.url_secrets import hide_secrets
+
 _LONGEST = 200  # characters
 _RESTORE = "; restore the file from a copy"  # the cure of damage, where no other is named
 _CURES = {
@@ -44,8 +46,8 @@ def quoted(value: object) -> str:
 
 
 def shortened(text: object) -> str:
-    """The ``str`` of a value, cut to 200 characters."""
-    text = str(text)
+    """The ``str`` of a value, cut to 200 characters, without the secrets of URLs."""
+    text = hide_secrets(str(text))
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
@@ -57,7 +59,13 @@ def kind_of(value: object) -> str:
 
 
 class FastIOError(Exception):
-    """The base of every error that fastio itself raises."""
+    """The base of every error that fastio itself raises. Texts have no passwords or queries of URLs."""
+
+    def __str__(self) -> str:
+        return hide_secrets(super().__str__())
+
+    def __repr__(self) -> str:
+        return hide_secrets(super().__repr__())
 
 
 class CorruptFileError(FastIOError, RuntimeError):
@@ -302,7 +310,7 @@ class TensorMissingError(FastIOError, KeyError):
     """The files hold no tensor of that name. The message names the files, and names that are alike."""
 
     def __str__(self) -> str:
-        return str(self.args[0])  # KeyError's is a repr
+        return hide_secrets(str(self.args[0]))  # KeyError's is a repr
 
 
 class ModelMismatchError(FastIOError, RuntimeError):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from fastio.runtime.fork_safe_lock import lock_across_forks
 from fastio.sizes import format_size
+from fastio.url_secrets import hide_secrets
 
 _log = logging.getLogger("fastio")
 
@@ -37,6 +38,10 @@ class Transfer:
     durable: bool
     verified: bool
     fallbacks: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self))
+        return hide_secrets(f"{type(self).__name__}({values})")
 
     @property
     def bandwidth(self) -> float:
@@ -94,4 +99,4 @@ def _line(transfer: Transfer) -> str:
         f"({', '.join([transfer.route, *marks])}) in {transfer.seconds:.6f} s, {transfer.bandwidth / 1e9:.3f} GB/s; "
         + "; ".join((transfer.reason, *transfer.fallbacks))
     )
-    return text.replace("\n", "\\n")
+    return hide_secrets(text).replace("\n", "\\n")

@@ -1,6 +1,7 @@
 """``nvme``, ``vfio`` and ``spdk``: objects of volumes on NVMe namespaces, by a driver that the volume has opened.
 
-Host memory is copied through one block of memory of 4 MiB, and checked on the way. They move no files.
+Memory of the host and of devices is copied through one block of host memory of 4 MiB, and checked on the way. They move
+no files.
 """
 
 from __future__ import annotations
@@ -8,9 +9,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 
+import torch
+
 from fastio._native import Mapping, crc32_at
-from fastio.backends import _files
+from fastio.backends import _files, _memory
+from fastio.devices import copy_errors
 from fastio.errors import RefusedError
+from fastio.memory.raw_memory import host_bytes
 from fastio.transports.transport import Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 from fastio.volumes import views
 from fastio.volumes.device import BLOCK
@@ -40,7 +45,11 @@ class NamespaceTransport:
             ctypes.memset(staging.address, 0, end - begin)
             for index, low, high in _parts(request.extents, begin, end):
                 at, extent = staging.address + low - begin, request.extents[index]
-                ctypes.memmove(at, extent.address + low - extent.offset, high - low)
+                if extent.device == "cpu":
+                    ctypes.memmove(at, extent.address + low - extent.offset, high - low)
+                else:
+                    with copy_errors():
+                        host_bytes(at, high - low).copy_(_on_its_device(extent, low, high))
                 if extent.checksum:
                     checksums[index] = crc32_at(at, high - low, checksums[index])
             for patch in request.patches:
@@ -68,8 +77,11 @@ class NamespaceTransport:
                 device.read_into(staging.address + at, place, nbytes)
             for index, low, high in wanted:
                 at, extent = staging.address + low - first, request.extents[index]
-                if extent.address:  # else the bytes are not kept
+                if extent.address and extent.device == "cpu":  # else the bytes are not kept, or a device's
                     ctypes.memmove(extent.address + low - extent.offset, at, high - low)
+                elif extent.address:
+                    with copy_errors():
+                        _on_its_device(extent, low, high).copy_(host_bytes(at, high - low))
                 if extent.checksum:
                     checksums[index] = crc32_at(at, high - low, checksums[index])
                 request.control.advance(high - low)
@@ -79,8 +91,8 @@ class NamespaceTransport:
         view = views.of(request.fd)
         if view is None or not isinstance(view.device, NamespaceDevice):
             raise RefusedError(f"{request.path}: it drives whole NVMe namespaces, and files lie in filesystems")
-        if any(extent.device != "cpu" for extent in request.extents):
-            raise RefusedError(f"{request.path}: it moves host memory only: move the tensors to the CPU first")
+        with copy_errors():
+            _memory.synchronize(request)
         return view, view.device
 
 
@@ -92,6 +104,11 @@ def nvme() -> NamespaceTransport:
 def vfio() -> NamespaceTransport:
     """The tool of fastio's own driver."""
     return NamespaceTransport("vfio")
+
+
+def _on_its_device(extent: Extent, low: int, high: int) -> torch.Tensor:
+    """The bytes ``[low, high)`` of the file in an extent's memory. A copy between it and host memory is blocking."""
+    return _memory.tensor(extent)[low - extent.offset : high - extent.offset]
 
 
 def _parts(extents: Sequence[Extent], begin: int, end: int) -> Iterator[tuple[int, int, int]]:

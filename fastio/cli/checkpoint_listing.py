@@ -9,8 +9,8 @@ import click
 
 from fastio.cli.messages import echo_json, visible
 from fastio.cli.tables import show_table
-from fastio.files.checkpoint_folders import DCP, DCP_METADATA, kind_of_folder
-from fastio.inspect.checkpoints import DistributedContents, Step, distributed, steps
+from fastio.files.checkpoint_folders import DCP, DCP_METADATA
+from fastio.inspect.checkpoints import DistributedContents, Step, distributed, kind_of_path, steps
 from fastio.sizes import count_of, exact_size, format_size
 
 _OBJECTS = 20  # names that are shown
@@ -18,7 +18,7 @@ _OBJECTS = 20  # names that are shown
 
 def show_checkpoints(path: str, as_json: bool) -> bool:
     """Show what a folder of checkpoints holds; False if it holds none."""
-    kind = kind_of_folder(path)
+    kind = kind_of_path(path)
     if not kind:
         return False
     if kind == DCP:

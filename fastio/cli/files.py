@@ -8,8 +8,8 @@ import os
 import tempfile
 from collections.abc import Iterator
 
-from fastio.files.checkpoint_folders import kind_of_folder
 from fastio.formats.detect import INDEX_SUFFIX
+from fastio.inspect.checkpoints import kind_of_path
 from fastio.models.locate import Located, is_remote_folder, named
 from fastio.volumes.object_file import check_regular
 
@@ -19,15 +19,14 @@ def files_or_checkpoints(path: str) -> Located | str:
 
     A folder that holds a model, too, counts as a model. Raises what ``named`` does for a folder without any.
     """
-    if is_remote_folder(path):
-        return named(path)
-    if not os.path.isdir(path) and not path.endswith(INDEX_SUFFIX):
+    is_folder = os.path.isdir(path) or is_remote_folder(path)
+    if not is_folder and not path.endswith(INDEX_SUFFIX):
         check_regular(path)
         return Located([path], None)
     try:
         return named(path)
     except FileNotFoundError:
-        kind = kind_of_folder(path) if os.path.isdir(path) else ""
+        kind = kind_of_path(path) if is_folder else ""
         if not kind:
             raise
         return kind

@@ -16,6 +16,7 @@ from fastio.cli.volume_command import ls
 from fastio.cli.volume_paths import is_whole, named
 from fastio.inspect.contents import Contents, StoredTensor
 from fastio.inspect.listing import contents
+from fastio.models.locate import is_remote_folder
 from fastio.sizes import count_of, exact_size, format_size
 
 _VALUES = 20  # plain values that are shown
@@ -31,7 +32,7 @@ def inspect(path: str, tree: bool, as_json: bool) -> None:
     try:
         found = contents(path)
     except FileNotFoundError:
-        if not os.path.isdir(path) or not show_checkpoints(path, as_json):
+        if not (os.path.isdir(path) or is_remote_folder(path)) or not show_checkpoints(path, as_json):
             raise
         return
     if as_json:

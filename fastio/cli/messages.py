@@ -12,8 +12,9 @@ from typing import Any
 import click
 
 from fastio.errors import CorruptFileError, ForeignFileError, shortened
-from fastio.files.open_file import MISSING, MISSING_MODEL, MISSING_SOURCE
+from fastio.files.open_file import BELOW_A_FILE, MISSING, MISSING_MODEL, MISSING_SOURCE
 from fastio.inspect.contents import EXPECTED
+from fastio.url_secrets import hide_secrets
 
 DAMAGED = DIFFERENT = 1
 TROUBLE = 2
@@ -39,14 +40,15 @@ _CURES = {
     errno.ENOTDIR: "the path uses a file as a folder; expected a path of folders: check the path",
     errno.ELOOP: "the symbolic links of the path lead in a circle; expected a file: remove the link",
 }
+_TEXTS = (MISSING, MISSING_MODEL, MISSING_SOURCE, BELOW_A_FILE)  # that have a cure for Python, in its place
 
 
 def escaped(text: object) -> str:
     """The text in one line: control and invisible characters are escaped.
 
-    So names from a file cannot move the cursor, hide text or add lines.
+    So names from a file cannot move the cursor, hide text or add lines. URLs have no secrets.
     """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in hide_secrets(str(text)))
 
 
 def visible(text: object) -> str:
@@ -91,20 +93,22 @@ def one_line(error: BaseException) -> str:
     said = str(error)
     if isinstance(error, OSError) and error.filename is not None:
         problem = error.strerror or "failed"
-        if error.errno in _CURES and problem in (os.strerror(error.errno), MISSING, MISSING_MODEL, MISSING_SOURCE):
+        if error.errno in _CURES and problem in (os.strerror(error.errno), *_TEXTS):
             problem = _CURES[error.errno]
         said = f"{os.fsdecode(error.filename) or repr('')}: {problem}"
     return escaped(in_options(said))
 
 
 def echo_json(document: Any) -> None:
-    """Print a document as JSON in ASCII. Infinities and NaN, which JSON lacks, become text."""
-    click.echo(json.dumps(_finite(document), indent=2, allow_nan=False))
+    """Print a document as JSON in ASCII. Infinities and NaN, which JSON lacks, become text. URLs have no secrets."""
+    click.echo(json.dumps(_printable(document), indent=2, allow_nan=False))
 
 
-def _finite(value: Any) -> Any:
+def _printable(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _printable(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_printable(one) for one in value]
+    if isinstance(value, str):
+        return hide_secrets(value)
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fastio import devices as accelerators
 from fastio import dicts
 from fastio.devices import identity
 from fastio.dicts.context import load_context, save_context
@@ -80,15 +81,15 @@ def check(policy: Any, op: str) -> None:
     dicts.resolve(policy, op, registry.names())
 
 
-def _of_namespace(own: str, named: str | None, devices: frozenset[str]) -> str:
+def _of_namespace(own: str, named: str | None, kinds: frozenset[str]) -> str:
     """Why the tool of a namespace is the only one. ToolUnavailableError if another was named, or for other memory."""
     if named not in (None, own):
         raise ToolUnavailableError(
             str(named), "the volume is on an NVMe namespace", f"leave the policy out: {own} is used"
         )
-    if devices != _CPU:
-        where = ", ".join(sorted(devices))
-        raise ToolUnavailableError(own, f"it moves host memory, got memory on {where}", "use tensors on the CPU")
+    if unknown := [kind for kind in sorted(kinds - _CPU) if accelerators.find(kind) is None]:
+        problem = f"it moves memory of the host and of GPUs, got memory on {', '.join(unknown)}"
+        raise ToolUnavailableError(own, problem, "use tensors on the CPU")
     registry.get(own)
     return "the volume is on an NVMe namespace"
 

@@ -26,6 +26,11 @@ MISSING_MODEL, MISSING_SOURCE = (
     for kinds in (".pt or .safetensors", ".pt, .safetensors or .npy")
 )
 """The same for the files of a model, and for what is converted."""
+BELOW_A_FILE = (
+    f"{os.strerror(errno.ENOTDIR)}: the path uses a file as a folder; expected a path of folders: check the path, or "
+    "put file: before it if that file is a volume"
+)
+"""Python's text for a path below a file, and the cure."""
 
 
 def translate_open_limit(operation: str, path: str) -> HandledErrors[OSError | RuntimeError]:
@@ -46,14 +51,16 @@ def _raise_open_limit(operation: str, path: str, error: OSError | RuntimeError) 
 def opened(path: str) -> Iterator[tuple[int, int]]:
     """The descriptor and the size of a file, opened for reading.
 
-    Raises FileNotFoundError, IsADirectoryError and PermissionError as ``open`` does; TransferError if too many files
-    are open.
+    Raises FileNotFoundError, NotADirectoryError, IsADirectoryError and PermissionError as ``open`` does; TransferError
+    if too many files are open.
     """
     try:
         with translate_open_limit("open", path):
             file = io.FileIO(path, "rb")  # not a bare descriptor, which an interrupt may leave open
     except FileNotFoundError:
         raise FileNotFoundError(errno.ENOENT, MISSING, path) from None
+    except NotADirectoryError:
+        raise below_a_file(path) from None
     except PermissionError as error:
         cure = "change the permissions of the file or its folders, or run as a user that may read it"
         raise PermissionError(error.errno, f"{error.strerror}; {cure}", path) from None
@@ -100,12 +107,19 @@ def opened_lock(path: str) -> Iterator[int]:
         yield fd
 
 
+def below_a_file(path: str) -> NotADirectoryError:
+    """Python's error for a path below a file, with the cure."""
+    return NotADirectoryError(errno.ENOTDIR, BELOW_A_FILE, path)
+
+
 def check_regular(path: str) -> None:
     """Raise OSError for a path that is not a regular file: the open of a pipe would wait for its writer."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
         raise FileNotFoundError(errno.ENOENT, MISSING, path) from None
+    except NotADirectoryError:
+        raise below_a_file(path) from None
     if problem := not_a_file(status):
         raise OSError(_number(status), problem, path)
 

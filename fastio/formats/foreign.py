@@ -12,6 +12,7 @@ from fastio.errors import FastIOError, FormatError, quoted
 from fastio.formats.detect import is_legacy
 from fastio.formats.small_reads import head
 from fastio.runtime.handled_errors import HandledErrors
+from fastio.url_secrets import hide_secrets
 
 HEAD_BYTES = 512  # a tar's signature is at byte 257
 ANY = "a .pt, .safetensors or .npy file"
@@ -124,7 +125,7 @@ def _made(kind: type[Exception], message: str) -> FormatError:
         names = {"__module__": FormatError.__module__, "__qualname__": "FormatError", "__doc__": FormatError.__doc__}
         methods = {
             "__init__": Exception.__init__,  # UnicodeDecodeError's takes five
-            "__str__": lambda self: str(self.args[0]),  # KeyError's is a repr
+            "__str__": lambda self: hide_secrets(str(self.args[0])),  # KeyError's is a repr
             "__reduce__": lambda self: (_made, (kind, self.args[0])),
         }
         bases = (FormatError,) if issubclass(FormatError, kind) else (FormatError, kind)

@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError
+from fastio.files.checkpoint_folders import MANIFEST, STEPS, kind_of_folder
+from fastio.remote.urls import base_of, is_remote, parent_of
+
+if TYPE_CHECKING:
+    from fastio.checkpoint.folder.remote_steps import RemoteSteps
+    from fastio.checkpoint.folder.step_folders import StepFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +55,9 @@ class DistributedContents:
 
 
 def steps(path: str) -> tuple[Step, ...]:
-    """The steps of a folder of checkpoints, or the one step whose folder it is, by their numbers.
+    """The steps of a folder of checkpoints, or the one step whose folder it is, by their numbers; also at a URL.
 
-    TransferError if a folder cannot be read.
+    TransferError or RemoteError if a folder cannot be read.
     """
     return tuple(_step(number, folder, found) for number, folder, found in manifests(path))
 
@@ -64,6 +70,11 @@ def manifests(path: str) -> list[tuple[int, str, Any]]:
     from fastio.checkpoint.folder import manifest
     from fastio.checkpoint.folder.step_folders import StepFolder
 
+    if is_remote(path):
+        remote, its_number = remote_steps_of(path)
+        if its_number is not None:
+            return [(its_number, remote.path_of(its_number), _manifest_of(remote, its_number))]
+        return _read_manifests(remote)
     folder = os.path.normpath(path)
     if os.path.lexists(os.path.join(folder, manifest.NAME)):
         try:
@@ -72,7 +83,49 @@ def manifests(path: str) -> list[tuple[int, str, Any]]:
             number = os.path.basename(folder).rpartition("-")[2]
             return [(int(number) if number.isdigit() else -1, folder, error)]
         return [(one.step, folder, one)]
-    steps = StepFolder(folder)
+    return _read_manifests(StepFolder(folder))
+
+
+def kind_of_path(path: str) -> str:
+    """Which checkpoints a folder holds, as ``kind_of_folder`` tells; of one at a URL, whether it holds steps."""
+    if not is_remote(path):
+        return kind_of_folder(path)
+    from fastio.remote.place import place_of  # not at import: few checkpoints are remote
+
+    folders = (name.rpartition("/") for name in place_of(path).find_all() if name.rpartition("/")[2] == MANIFEST)
+    return STEPS if any(not folder or folder.startswith("step-") for folder, _, _ in folders) else ""
+
+
+def remote_steps_of(url: str) -> tuple[RemoteSteps, int | None]:
+    """The steps of the folder at a URL; or, of a step's own folder, those of the folder that it is in, and its number.
+
+    CheckpointError for a step's folder with another name than a Checkpointer gives it.
+    """
+    from fastio.checkpoint.folder import manifest
+    from fastio.checkpoint.folder.remote_steps import RemoteSteps
+    from fastio.checkpoint.folder.step_folders import name_of, number_of
+    from fastio.remote.place import place_of
+
+    url = url.rstrip("/")
+    if manifest.NAME not in place_of(url).names():
+        return RemoteSteps(url, make=False), None
+    number = number_of(base_of(url))
+    if number is None:
+        raise CheckpointError(
+            f"{url}: it has the manifest of a step, expected a name such as {name_of(1)}: give it that name, or copy "
+            "it to a folder of this machine"
+        )
+    return RemoteSteps(parent_of(url), make=False), number
+
+
+def _manifest_of(steps: StepFolder, number: int) -> Any:
+    try:
+        return steps.read_manifest(number)
+    except (CorruptFileError, CheckpointError, TransferError) as error:
+        return error
+
+
+def _read_manifests(steps: StepFolder) -> list[tuple[int, str, Any]]:
     intact, damaged = steps.read_manifests()
     found = [*((one.step, one) for one in intact), *damaged.items()]
     return [(step, steps.path_of(step), one) for step, one in sorted(found, key=lambda pair: pair[0])]

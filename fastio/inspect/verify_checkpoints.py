@@ -12,7 +12,8 @@ from fastio.engine.record_checksums import record_checksums
 from fastio.errors import FastIOError
 from fastio.formats.pt.reader import Record
 from fastio.formats.small_reads import read_at
-from fastio.inspect.checkpoints import manifests
+from fastio.inspect.checkpoints import manifests, remote_steps_of
+from fastio.remote.urls import is_remote
 
 
 class CheckedPart(NamedTuple):
@@ -27,16 +28,18 @@ class CheckedPart(NamedTuple):
 def verify_steps(path: str) -> Iterator[tuple[str, CheckedPart | FastIOError | OSError]]:
     """Check all steps of a Checkpointer's folder, or the one whose folder it is; yield each one's path and result.
 
-    TransferError if the folder cannot be read.
+    Those at a URL are downloaded, one after the other. TransferError or RemoteError if the folder cannot be read.
     """
     from fastio.checkpoint.restoring.step_kinds import check_part
 
+    remote = remote_steps_of(path)[0] if is_remote(path) else None
     for _, folder, found in manifests(path):
         if isinstance(found, FastIOError):
             yield folder, found
             continue
         try:
-            check_part(folder, found)
+            with contextlib.nullcontext(folder) if remote is None else remote.fetched(found) as files:
+                check_part(files, found)
             yield folder, CheckedPart(folder, len(found.files), sum(file.nbytes for file in found.files), 0)
         except (FastIOError, OSError) as error:
             yield folder, error

@@ -6,6 +6,9 @@
 :mod:`fastio.integrations.transformers`             ``transformers.Trainer`` and ``save_pretrained``
 :mod:`fastio.integrations.accelerate`               ``Accelerator.save_state`` and ``load_state``
 ``fastio.integrations.torch_checkpointing``         a storage for ``torch_checkpointing.CheckpointManager``
+``fastio.integrations.torchtitan``                  a checkpoint manager for torchtitan's ``Trainer``
+``fastio.integrations.deepspeed``                   a checkpoint engine for DeepSpeed
+``fastio.integrations.torchft``                     a checkpoint transport for torchft's ``Manager``
 ``fastio.integrations.vllm``                        a model loader for vLLM, ``--load-format fastio``
 =================================================== ==================================================================
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastio import api
 from fastio.files.new_folders import new_folders
+from fastio.url_secrets import hide_secrets
 
 _log = logging.getLogger("fastio.integrations")
 
@@ -20,7 +21,7 @@ class CheckpointFiles:
     ) -> None:
         """Save a checkpoint durably and atomically, as the file that Lightning would save."""
         if storage_options is not None or _is_url(path):
-            _log.info("%s: saved by Lightning itself", path)
+            _log.info("%s: saved by Lightning itself", hide_secrets(os.fspath(path)))
             super().save_checkpoint(checkpoint, path, storage_options)  # type: ignore[misc]
             return
         path = os.path.expanduser(path)
@@ -33,7 +34,7 @@ class CheckpointFiles:
     ) -> Any:
         """Load a checkpoint, saved with or without fastio; ``weights_only=None`` is as in ``torch.load``."""
         if _is_url(path):
-            _log.info("%s: loaded by Lightning itself", path)
+            _log.info("%s: loaded by Lightning itself", hide_secrets(os.fspath(path)))
             return super().load_checkpoint(path, map_location, weights_only)  # type: ignore[misc]
         return api.load(os.path.expanduser(path), map_location, weights_only=weights_only)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from fastio.errors import FormatError, ModelMismatchError, quoted
+from fastio.errors import FormatError, ModelMismatchError, kind_of, quoted
 from fastio.formats.detect import PT
 from fastio.formats.partial_overlaps import Saved, partial_overlap
 from fastio.models.module_tensors import ModuleTensors, tied_groups
@@ -69,7 +69,9 @@ def plan_load(
     expanded. ValueError for a ``dtype`` that is not of floating-point numbers.
     """
     if dtype is not None and (type(dtype) is not torch.dtype or not dtype.is_floating_point):
-        raise ValueError(f"dtype={dtype!r}: expected a torch.dtype of floating-point numbers, such as torch.bfloat16")
+        got = quoted(dtype) if type(dtype) is torch.dtype else f"{kind_of(dtype)}, {quoted(dtype)}"
+        cure = "pass one such as torch.bfloat16, or leave it out to load tensors as they are stored"
+        raise ValueError(f"dtype: expected a torch.dtype of floating-point numbers, got {got}: {cure}")
     aliases: dict[str, str] = {}
     overlapping: set[str] = set()
     for group in tied_groups(found.tensors):

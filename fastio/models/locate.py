@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fastio.errors import CorruptFileError, ShardMissingError, quoted
 from fastio.files.checkpoint_folders import holds_shards, told_of_folder
-from fastio.files.open_file import MISSING_MODEL, is_path, paths_of
+from fastio.files.open_file import MISSING_MODEL, below_a_file, is_path, paths_of
 from fastio.formats import foreign
 from fastio.formats.detect import INDEX_SUFFIX
 from fastio.formats.small_reads import read_at
@@ -73,6 +73,8 @@ def named(where: Any, missing: str = MISSING_MODEL) -> Located:
         os.stat(path)
     except FileNotFoundError:
         raise FileNotFoundError(errno.ENOENT, missing, path) from None
+    except NotADirectoryError:
+        raise below_a_file(path) from None
     if os.path.isdir(path):
         path = _in_folder(path, os.listdir(path))
     if not path.endswith(INDEX_SUFFIX):

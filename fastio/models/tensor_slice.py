@@ -12,6 +12,7 @@ from fastio.errors import quoted
 from fastio.models.part_batches import Part
 from fastio.models.selection import select
 from fastio.runtime.handled_errors import HandledErrors
+from fastio.url_secrets import hide_secrets
 
 
 class TensorSlice:
@@ -24,7 +25,9 @@ class TensorSlice:
     def __repr__(self) -> str:
         part = self._part
         shape = quoted(self.get_shape())
-        return f"<fastio TensorSlice {quoted(part.name)}: {self.get_dtype()} {shape}, in {part.file.path}>"
+        return (
+            f"<fastio TensorSlice {quoted(part.name)}: {self.get_dtype()} {shape}, in {hide_secrets(part.file.path)}>"
+        )
 
     def get_shape(self) -> list[int]:
         """Return the shape in the file's header."""

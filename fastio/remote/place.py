@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import re
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import TimeoutError as NotYet
@@ -25,6 +26,7 @@ Tick = Callable[[], None]
 _OBJECT_STORES = frozenset({
     "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "hf", "oci", "ocilake", "oss", "obs", "tos", "r2", "b2",
 })  # fmt: skip
+_LOCALHOST = re.compile(r"(?<![\w+.-])(file|local)://localhost/")  # fsspec takes the host for a folder's name
 _ENDING_SECONDS = 10.0  # that a cancelled transfer may take
 # By which filesystems tell one content of a file from another: of the first that a file has, and of the times.
 _DIGESTS = ("etag", "md5", "md5hash", "contentmd5", "digest", "crc32c", "generation", "versionid", "blobid", "sha256")
@@ -177,7 +179,7 @@ def place_of(url: str) -> Place:
         raise RemoteError(errno.ENOPKG, "opening the URL", problem, pip_install("remote"), url) from error
     _check_chain(url)
     with translate_remote_errors("opening the URL", url):
-        fs, path = url_to_fs(url)
+        fs, path = url_to_fs(_LOCALHOST.sub(r"\1:///", url))
     return Place(url, fs, path)
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from fastio.errors import FastIOError, RemoteError, shortened
 from fastio.runtime.handled_errors import HandledErrors
 from fastio.runtime.installation import pip_install
+from fastio.url_secrets import hide_secrets
 
 _CURES = {
     errno.ENOENT: "check the URL: whether the bucket or folder exists, and the name",
@@ -43,12 +44,16 @@ def _raise(operation: str, url: str, error: Exception) -> None:
     if isinstance(error, FastIOError):
         return
     number, cure = _judged(error)
-    text = shortened(error) if str(error) else type(error).__name__
+    shown = hide_secrets(url)
+    # The library's own text may have the path of the URL: it is not shown as the cause if that has secrets.
+    cause = error if shown == url else None
+    path, shown_path = url.partition("://")[2], shown.partition("://")[2]
+    text = shortened(str(error).replace(path, shown_path)) if str(error) else type(error).__name__
     if not isinstance(error, OSError):
         problem = f"{type(error).__name__}: {text}"
     else:
         problem = error.strerror or (text if number == errno.EIO else f"{os.strerror(number)} ({text})")
-    raise RemoteError(number, operation, problem, cure or _CURES.get(number, _ANY_CURE), url) from error
+    raise RemoteError(number, operation, problem, cure or _CURES.get(number, _ANY_CURE), url) from cause
 
 
 def _judged(error: Exception) -> tuple[int, str]:

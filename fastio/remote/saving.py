@@ -14,6 +14,7 @@ from fastio.remote.staging import staging_folder
 from fastio.remote.upload import upload
 from fastio.remote.urls import base_of
 from fastio.results import SaveResult
+from fastio.url_secrets import hide_secrets
 
 
 def saved_remotely(url: str, save: Callable[[str], SaveResult]) -> SaveResult:
@@ -26,7 +27,7 @@ def saved_remotely(url: str, save: Callable[[str], SaveResult]) -> SaveResult:
         raise UnsupportedError(f"{url}: it names a folder, expected the URL of a file; add the name of a file")
     place_of(url)  # what is not installed is told before anything is written
     with staging_folder() as folder:
-        path = os.path.join(folder, base_of(url))
+        path = os.path.join(folder, base_of(hide_secrets(url)))  # the file has its name inside
         with renamed_errors(path, url):
             result = save(path)
         began = time.perf_counter()

@@ -29,3 +29,6 @@ class Device(Protocol):
         """Become the only writer until the device is closed. VolumeInUseError if there is another one for so long."""
 
     def close(self) -> None: ...
+
+    def discard(self) -> None:
+        """Close the device of a volume that could not be made; a file that was made for it is removed."""

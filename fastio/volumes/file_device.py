@@ -29,6 +29,7 @@ class FileDevice:
         self.name = f"file:{place}"
         self.path = place
         self._locked_by: int | None = None  # the process
+        self._is_new = bool(flags & os.O_CREAT)  # its file
         self._file = Descriptor(place, (os.O_RDWR if write else os.O_RDONLY) | os.O_NONBLOCK | flags)
         self._fd: int | None = self._file.open()
         try:
@@ -102,6 +103,12 @@ class FileDevice:
         self._locked_by = None
         self._file.close()
 
+    def discard(self) -> None:
+        if self._is_new:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
+        self.close()
+
 
 def open(kind: str, place: str, write: bool) -> FileDevice:
     """The device of a path. Raises FileNotFoundError and other errors as ``open`` does."""
@@ -110,6 +117,8 @@ def open(kind: str, place: str, write: bool) -> FileDevice:
     except FileNotFoundError:
         problem = "there is no such volume: check the path, or make one with `fastio volume create`"
         raise FileNotFoundError(errno.ENOENT, problem, place) from None
+    except NotADirectoryError:
+        raise _below_a_file(place) from None
 
 
 def create(kind: str, place: str, nbytes: int | None, force: str | None) -> FileDevice:
@@ -129,12 +138,18 @@ def create(kind: str, place: str, nbytes: int | None, force: str | None) -> File
     except FileNotFoundError:
         problem = "there is no such folder for the new volume: make it first, or check the path"
         raise FileNotFoundError(errno.ENOENT, problem, os.path.dirname(place)) from None
+    except NotADirectoryError:
+        raise _below_a_file(place) from None
     try:
         with free_space_named(place, nbytes), translate_native_errors(device.name):
             allocate_blocks(device.fd, nbytes)
         device.nbytes = nbytes
     except BaseException:
-        device.close()
-        os.unlink(place)
+        device.discard()
         raise
     return device
+
+
+def _below_a_file(place: str) -> NotADirectoryError:
+    problem = "the path of the volume uses a file as a folder; expected a path of folders: check the path"
+    return NotADirectoryError(errno.ENOTDIR, problem, place)

@@ -66,6 +66,9 @@ class NamespaceDevice:
         if self._claim is not None:
             self._claim.close()
 
+    def discard(self) -> None:
+        self.close()
+
     def _check(self, operation: str, offset: int, failure: tuple[int, bool, int, int, bool, int] | None) -> None:
         if failure is None:
             return

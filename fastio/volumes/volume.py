@@ -52,7 +52,7 @@ class Volume:
 
         Raises:
             FileExistsError: there is a file. ValueError: too small, or no size. DeviceInUseError: the device is
-            mounted, or holds something. TransferError (an OSError): the system refused.
+            mounted, or holds something. TransferError (an OSError): the system refused; no new file is left.
         """
         size = parse_size(nbytes, "nbytes")
         if size is not None:
@@ -61,7 +61,7 @@ class Volume:
         try:
             return cls.create_on(device)
         except BaseException:
-            device.close()
+            device.discard()
             raise
 
     @classmethod

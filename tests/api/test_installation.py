@@ -21,7 +21,10 @@ else:
 
 # Files that make or state the words; all others ask pip_install.
 MAKERS = {
-    "fastio/integrations/torch_checkpointing.py",  # another library by its name
+    "fastio/integrations/deepspeed.py",  # another library by its name
+    "fastio/integrations/torch_checkpointing.py",
+    "fastio/integrations/torchft.py",
+    "fastio/integrations/torchtitan.py",
     "fastio/runtime/installation.py",
     "fastio/runtime/native_part.py",  # of the source tree, by its path
     "fastio/testing/__init__.py",

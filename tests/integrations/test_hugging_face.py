@@ -140,13 +140,25 @@ def background_trainer(hub: SimpleNamespace, folder: Path) -> Any:
     return trainer
 
 
-def test_background_trainer_keeps_the_best_and_the_last(hub: SimpleNamespace, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("scores", "limit", "strategy", "left"),
+    [
+        ([1.0, 3.0, 2.0, 0.0], 1, "steps", {2}),
+        ([3.0, 2.0, 1.0, 0.0], 2, "steps", {1, 4}),
+        pytest.param([1.0, 2.0, 0.0, 3.0], 3, "steps", {2, 3, 4}, marks=pytest.mark.nightly),
+        pytest.param([1.0, 3.0, 0.0, 2.0], 1, "best", {2}, marks=pytest.mark.nightly),
+        ([1.0, 2.0, 3.0, 0.0], 2, "best", {2, 3}),
+    ],
+)
+def test_background_trainer_keeps_the_best_and_the_last(
+    hub: SimpleNamespace, tmp_path: Path, scores: list[float], limit: int, strategy: str, left: set[int]
+) -> None:
     found = {}
     for name, base in (("plain", None), ("ours", in_background(hub))):
         ended = trained(
-            hub, tmp_path / name, 4, base=base, scores=[1.0, 3.0, 2.0, 0.0], save_steps=1, eval_strategy="steps",
-            eval_steps=1, save_total_limit=1, load_best_model_at_end=True, metric_for_best_model="score",
-            greater_is_better=True,
+            hub, tmp_path / name, 4, base=base, scores=scores, save_steps=1, eval_strategy="steps",
+            eval_steps=1, save_total_limit=limit, load_best_model_at_end=True, metric_for_best_model="score",
+            greater_is_better=True, save_strategy=strategy,
         )  # fmt: skip
         states = [json.loads(path.read_text()) for path in sorted((tmp_path / name).glob("*/trainer_state.json"))]
         best = [Path(state["best_model_checkpoint"]).relative_to(tmp_path / name) for state in states]
@@ -154,7 +166,7 @@ def test_background_trainer_keeps_the_best_and_the_last(hub: SimpleNamespace, tm
         found[f"{name} model"] = ended.model  # type: ignore[assignment]
     assert found["ours"] == found["plain"]
     assert same(found["ours model"], found["plain model"])
-    assert "checkpoint-2" in found["ours"][0]
+    assert set(found["ours"][0]) == {f"checkpoint-{step}" for step in left}
 
 
 def is_killed(work: Callable[[], object]) -> bool:

@@ -8,7 +8,10 @@ import sys
 # The libraries and their dependencies are hidden from import.
 PROGRAM = """
 import sys
-hidden = ("lightning", "pytorch_lightning", "lightning_fabric", "transformers", "accelerate", "safetensors")
+unlisted = ("deepspeed", "torch_checkpointing", "torchft", "torchtitan")  # in no extra of fastio
+hidden = (
+    "lightning", "pytorch_lightning", "lightning_fabric", "transformers", "accelerate", "safetensors", *unlisted
+)
 
 class Hide:
     def find_spec(self, name, path=None, target=None):
@@ -35,6 +38,14 @@ for name, library in (
             assert pip_install(library) in str(error), error
         else:
             raise AssertionError(f"{name} was imported")
+for library in unlisted:
+    try:
+        __import__(f"fastio.integrations.{library}")
+    except fastio.ToolUnavailableError as error:
+        assert f"No module named '{library}" in str(error), error
+        assert f"pip install {library.replace('_', '-')}" in str(error), error
+    else:
+        raise AssertionError(f"{library} was imported")
 print("said")
 """
 

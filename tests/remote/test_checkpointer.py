@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import re
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -13,11 +16,13 @@ from pathlib import Path
 import fsspec
 import pytest
 import torch
+from click.testing import CliRunner
 
 import fastio
 import trainings
 import warm_python
 from fastio import Checkpointer
+from fastio_command.commands import cli
 from remote_places import RangedStore, names_below
 
 RUN = "ranged://bucket/run"
@@ -192,6 +197,43 @@ with fastio.Checkpointer(sys.argv[1]) as checkpointer:
             checkpointer.save(3, {"value": torch.ones(9)})
         assert names_below(url) == step_files(1, 3)
         fsspec.filesystem("file").rm(f"{tmp_path}/run", recursive=True)
+
+
+def test_command_inspects_and_verifies_steps(place: str) -> None:
+    url = f"{place}/run"
+    with Checkpointer(url) as checkpointer:
+        for step in (1, 12):
+            checkpointer.save(step, {"value": torch.ones(3)}, metadata={"loss": step})
+    for end, found in (("", [1, 12]), ("/", [1, 12]), ("/step-0000000012", [12])):
+        listed = json.loads(CliRunner().invoke(cli, ["inspect", "--json", url + end]).output)["steps"]
+        assert [(one["step"], one["nbytes"], one["metadata"], one["problem"]) for one in listed] == [
+            (step, 12, {"loss": step}, "") for step in found
+        ]
+        ran = CliRunner().invoke(cli, ["verify", url + end])
+        assert ran.exit_code == 0, ran.output
+        assert re.findall(r"step-0*(\d+): verified: 1 file", ran.output) == [str(step) for step in found]
+    assert CliRunner().invoke(cli, ["verify", f"{place}/none"]).exit_code == 2
+
+
+def test_command_tells_damaged_steps(store: type[RangedStore]) -> None:
+    with Checkpointer(RUN) as checkpointer:
+        for step in (1, 2, 3):
+            checkpointer.save(step, {"value": torch.full((1000,), 3.0)})
+    name = "bucket/run/step-0000000002/state.pt"
+    store.objects[name] = store.objects[name].replace(struct.pack("<f", 3), struct.pack("<f", 4), 1)
+    store.objects["bucket/run/step-0000000003/manifest.json"] = b"{"
+    ran = CliRunner().invoke(cli, ["verify", RUN])
+    assert ran.exit_code == 1
+    assert "step-0000000001: verified" in ran.output
+    assert re.search(r"damaged: ranged://bucket/run/step-0000000002/state.pt.*CRC-32", ran.output)
+    assert "damaged: ranged://bucket/run/step-0000000003/manifest.json" in ran.output
+    assert CliRunner().invoke(cli, ["verify", f"{RUN}/step-0000000003"]).exit_code == 1
+    listed = json.loads(CliRunner().invoke(cli, ["inspect", "--json", RUN]).output)["steps"]
+    assert [bool(one["problem"]) for one in listed] == [False, False, True]
+    for old in [name for name in store.objects if "step-0000000001" in name]:
+        store.objects[old.replace("step-0000000001", "best")] = store.objects[old]
+    ran = CliRunner().invoke(cli, ["verify", "ranged://bucket/run/best"])
+    assert "expected a name such as step-0000000001" in ran.output
 
 
 def test_files_of_others_stay(store: type[RangedStore]) -> None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
 import pytest
 import torch
+from click.testing import CliRunner
 
 import fastio
 import warm_python
+from fastio_command.commands import cli
 from remote_places import RangedStore, equal, names_below
 
 URL = "ranged://bucket/it.pt"
@@ -61,6 +67,79 @@ def test_errors_of_a_place_name_url_cause_and_cure(
     store.hook = None
     assert equal(fastio.load(URL), STATE)
     assert not [*cache.glob("staging/*"), *cache.glob("files/*.part")]
+
+
+SECRET = "ranged://me:pa55@word@bucket/{}?name=s3cret&sig=s3cret"
+
+
+@pytest.mark.parametrize("operation", ["info", "cat_file", "put_file", ""])
+def test_no_text_has_the_secrets_of_a_url(
+    store: type[RangedStore], operation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    url = SECRET.format("it.pt")
+    told = []
+
+    def hook(called: str, path: str) -> None:
+        if called == operation:
+            raise ConnectionError(f"cannot get {url} of {path}")
+
+    def wrong(call: Callable[[], object]) -> None:
+        with pytest.raises(Exception) as caught:  # noqa: PT011 of many classes
+            call()
+        told.extend(["".join(traceback.format_exception(caught.value)), repr(caught.value), str(caught.value)])
+
+    with fastio.record() as transfers:
+        fastio.save(STATE, url)
+        fastio.load(url)
+        model = torch.nn.Linear(3, 2)
+        fastio.save_file(dict(model.state_dict()), SECRET.format("m.safetensors"))
+        with fastio.safe_open(SECRET.format("m.safetensors")) as file:
+            told.append(repr(file.get_slice("weight")))
+            wrong(lambda: file.get_tensor("none"))
+        store.hook = hook
+        (name,) = (one for one in store.objects if "/it.pt" in one)
+        store.objects[name] = b"x" * 100  # no copy in the cache is of it
+        if operation:
+            wrong(lambda: fastio.save(NEW, url) if operation == "put_file" else fastio.load(url))
+        store.hook = None
+        for call in (fastio.load, fastio.verify, fastio.explain, fastio.load_file):
+            wrong(lambda call=call: call(url))
+        wrong(lambda: fastio.load_model(model, url))
+        wrong(lambda: fastio.load(SECRET.format("none.pt")))
+        wrong(lambda: fastio.save(STATE, url + "/"))
+        wrong(lambda: fastio.Checkpointer(url, incremental=True))
+        wrong(lambda: fastio.distributed.Writer(url))
+    told += [repr(transfers), *(str(one) for one in transfers), caplog.text]
+    for command in ("inspect", "verify", "explain"):
+        told.append(CliRunner().invoke(cli, [command, url]).output)
+        told.append(CliRunner().invoke(cli, [command, "--json", url]).output)
+    assert len([text for text in told if "***" in text]) > 10
+    for text in told:
+        assert not re.search("pa55|word@|s3cret", text), text
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://token@host/a b.pt?X-Sig=a%2F&b=2#end", "https://***@host/a b.pt?X-Sig=***&b=***#end"),
+        ("simplecache::sftp://me:a:b@host:22/x", "simplecache::sftp://***@host:22/x"),
+        ("abfs://container@account/x", "abfs://container@account/x"),
+        ("s3://bucket/run@10:30/why?.pt", "s3://bucket/run@10:30/why?.pt"),
+        ("/folder/a?b=c", "/folder/a?b=c"),
+    ],
+)
+def test_only_secrets_are_hidden(url: str, shown: str) -> None:
+    error = fastio.RemoteError(errno.ENOENT, "reading", "there is none", "check the name", url)
+    assert str(error) == f"[Errno 2] reading failed: there is none; check the name: '{shown}'"
+    assert error.filename == url
+
+
+def test_a_url_of_this_machine_by_name(tmp_path: Path) -> None:
+    fastio.save(STATE, f"file://localhost{tmp_path}/it.pt")
+    assert equal(torch.load(tmp_path / "it.pt"), STATE)
+    for begin in ("file://localhost", "simplecache::file://localhost", "file://"):
+        assert equal(fastio.load(f"{begin}{tmp_path}/it.pt"), STATE)
 
 
 def test_a_short_answer_is_no_file(store: type[RangedStore], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -340,6 +340,28 @@ def test_a_missing_file_is_pythons_error_with_a_cure(tmp_path: Path) -> None:
         assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
+def test_a_path_below_a_file_is_pythons_error_with_a_cure(tmp_path: Path) -> None:
+    file = plain(tmp_path)
+    path = str(file / "x.pt")
+    model = nn.Linear(2, 3)
+    doors: list[Callable[[], object]] = [
+        *(functools.partial(door, path) for door in (fastio.load, fastio.load_file, fastio.verify, fastio.safe_open)),
+        *(functools.partial(door, path) for door in (fastio.explain, Volume.open)),
+        lambda: fastio.load_model(model, path),
+        lambda: fastio.load_model(model, [path]),
+        lambda: fastio.convert(path, tmp_path / "y.pt"),
+        lambda: Volume.create(path, 1 << 20),
+    ]
+    for door in doors:
+        with pytest.raises(NotADirectoryError) as raised:
+            door()
+        error = raised.value
+        assert (type(error), error.errno, error.filename) == (NotADirectoryError, errno.ENOTDIR, path)
+        assert "uses a file as a folder; expected a path of folders: check the path" in str(error)
+    said = CliRunner().invoke(cli, ["verify", path]).output
+    assert said.count("expected a path of folders") == 1
+
+
 def test_a_folder_says_what_it_is_and_what_to_name(tmp_path: Path) -> None:
     steps(tmp_path)
     run = tmp_path / "run"

@@ -56,6 +56,8 @@ class FragileDevice:
 
     def close(self) -> None: ...
 
+    def discard(self) -> None: ...
+
     def after_cut(self, chance: random.Random) -> bytes:
         share = chance.choice((0.0, 0.1, 0.5, 0.9, 1.0))  # of the sectors that got to the disk
         garbled = chance.choice((0.0, 0.1, 1.0))

@@ -132,10 +132,24 @@ def test_a_failed_command_names_the_device_and_the_status(disk: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_device_memory_is_an_error(disk: Path) -> None:
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+def test_device_memory_is_saved_and_loaded(disk: Path, suffix: str) -> None:
     Volume.create(WHERE).close()
-    with pytest.raises(ToolUnavailableError, match=f"it moves host memory, got memory on {DEVICE}; use tensors on the"):
-        fastio.save({"a": torch.ones(3, device=DEVICE)}, f"{WHERE}/x.pt")
+    path = f"{WHERE}/x.{suffix}"
+    on_device = {name: value.to(DEVICE) for name, value in STATE.items()} | {"host": torch.arange(5)}
+    assert fastio.save(on_device, path).verified
+    on_host = fastio.load(path, "cpu")
+    assert all(same_bits(on_host[name].contiguous(), value.contiguous()) for name, value in STATE.items())
+    with fastio.record() as transfers:
+        found = fastio.load(path, DEVICE)
+    assert [(one.tool, one.verified) for one in transfers] == [("vfio", True)]
+    assert {value.device.type for value in found.values()} == {DEVICE}
+    assert all(same_bits(found[name].cpu().contiguous(), value.contiguous()) for name, value in STATE.items())
+    written = disk.read_bytes()
+    at = written.index(STATE["odd"].numpy().tobytes())
+    disk.write_bytes(written[: at + 7] + b"\xff" + written[at + 8 :])
+    with pytest.raises(CorruptFileError, match="odd"):
+        fastio.load(path, DEVICE)
 
 
 def test_what_cannot_be_opened_says_why() -> None:

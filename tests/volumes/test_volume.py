@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
 import random
@@ -12,6 +13,7 @@ import pytest
 
 from fastio.errors import CorruptFileError, TransferError, VolumeError, VolumeFullError, VolumeInUseError
 from fastio.volumes import Volume
+from faults import Server
 from power_cuts import FragileDevice
 
 BLOCK = 4096
@@ -177,6 +179,16 @@ def test_an_existing_file_is_no_place_for_a_new_volume(path: Path) -> None:
     with pytest.raises(ValueError, match=r"a volume needs at least 140 KiB .143,360 bytes., got 4 KiB"):
         Volume.create(path.parent / "small", 4096)
     assert os.listdir(path.parent) == ["volume"]
+
+
+@pytest.mark.parametrize(("call", "code"), [("write", errno.EIO), ("sync", errno.EIO), ("allocate", errno.ENOSPC)])
+def test_a_volume_that_cannot_be_made_leaves_no_file(server: Server, tmp_path: Path, call: str, code: int) -> None:
+    results = server.run("new_volume", path=str(tmp_path / "new"), call=call, effect=code)
+    assert results
+    for result in results:
+        assert result["error"]["errno"] == code
+        assert "FastIOError" in result["error"]["bases"]
+        assert result["left"] == []
 
 
 def test_what_is_no_volume_is_named(tmp_path: Path) -> None:

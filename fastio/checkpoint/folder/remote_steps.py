@@ -26,6 +26,7 @@ from fastio.remote.upload import upload
 from fastio.remote.urls import joined
 from fastio.runtime.handled_errors import HandledErrors
 from fastio.sizes import format_size
+from fastio.url_secrets import hide_secrets
 
 _log = logging.getLogger("fastio.checkpoint")
 
@@ -187,10 +188,11 @@ class _LocalSteps(StepFolder):
 
 def remote_steps(url: str, make: bool, incremental: bool, writer: str) -> RemoteSteps:
     """The steps at a URL. ValueError for settings of saves that need the files of the step before, or a process."""
+    shown = hide_secrets(url)
     if incremental:
-        raise ValueError(f"incremental=True links to files of the step before, which are at {url}: leave it out")
+        raise ValueError(f"incremental=True links to files of the step before, which are at {shown}: leave it out")
     if writer == "process":
-        raise ValueError(f"writer='process' writes to folders of this machine, got {url}: leave it out")
+        raise ValueError(f"writer='process' writes to folders of this machine, got {shown}: leave it out")
     return RemoteSteps(url, make)
 
 

@@ -25,6 +25,7 @@ from fastio import dicts
 from fastio.backends.pinned import PinnedTransport
 from fastio.offload.stores.block_store import BlockStore
 from fastio.transports.transport import Extent, ReadRequest, WriteRequest
+from fastio.volumes import Volume
 from faults import objects
 
 Json = dict[str, Any]
@@ -66,6 +67,18 @@ def sweep(op: str, path: str, policy: str, call: str, effect: int) -> list[Json]
             return results
         results.append(result)
     raise AssertionError(f"more than 200 calls of class {call}")
+
+
+def new_volume(path: str, call: str, effect: int) -> list[Json]:
+    """Make a volume; the fault strikes each call of the class in turn. ``left`` is what the folder has then."""
+    results: list[Json] = []
+    for first in range(1, 50):
+        fault = {"call": call, "effect": effect, "first": first, "times": 1}
+        result = _attempt(lambda: Volume.create(path, 1 << 20).close(), path, [fault])
+        if result["strikes"] == 0:
+            return results
+        results.append(result | {"left": os.listdir(os.path.dirname(path))})
+    raise AssertionError(f"more than 50 calls of class {call}")
 
 
 def _save(path: str, policy: Any, durable: bool, nbytes: int, faults: list[Json] | None) -> Json:
