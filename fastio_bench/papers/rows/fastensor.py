@@ -87,6 +87,13 @@ def rows() -> list[Row]:
         Row(_NAME, "table 11", "ViT-H/14: the largest batch over plain training's, x", 960 / 64,
             stored=stored.largest("ViT-H/14", "batch"), line=_LARGEST, by=DEVICE,
             reason="run on a scaled network and device; theirs is over 64, which takes two thirds of their GPU"),
+        *(
+            Row(_NAME, f"table {number}", f"{batch}: an epoch by {name} over that by WRDic, x",
+                cell(f"fastensor-{number}", f"Fastensor_{mode}", 4) / cell(f"fastensor-{number}", "Fastensor_wr", 4),
+                stored=stored.by_mode(mode, model), line=f"{_TRAIN} --model {model} --tool w --tool r")
+            for number, batch, model in ((10, "BERT, batch 2,048", "transformer"), (11, "ViT-H/14, batch 64", "vit"))
+            for mode, name in (("w", "WDic"), ("r", "RDic"))
+        ),
         Row(_NAME, "section 5.2.2", "BERT, batch 40,960: feature maps, GB", 852.0,
             lambda: 40_960 * sum(_BERT.kept) / 1e9, reason="sequences of 32"),
         Row(_NAME, "table 12", "the deepest network over plain training's, x", depth,
