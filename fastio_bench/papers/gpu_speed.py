@@ -3,7 +3,7 @@
 A V100 trained ResNet-50 and BERT-Large, from which these networks have their blocks, at several batches, by their
 sources. A deeper network is taken to need as many times their step as it has multiplications: its blocks are alike, so
 what a step takes at any batch (launches, kernels too small for the GPU) grows with the depth as well. Forward passes of
-the first source's ResNet-152, 2.8 times as deep, say the same: +41 % from a batch of 4 to one of 7, steps +43 %.
+the first source's ResNet-152, three times as deep, say the same: +41 % from a batch of 4 to one of 7, steps +43 %.
 DenseNet-1001, for which no source was found, is taken to be as ResNet-50, whose layers are wider. Nothing was measured
 here.
 """
