@@ -1,5 +1,7 @@
 """``dali``: NVIDIA DALI's numpy reader, which loads ``.npy`` files, with or without a GPU.
 
+One of Fastensor's tools (section 2.2).
+
 The reader returns an array, from which each extent's bytes are copied. On the host a large array is read region by
 region, each contiguous in the file, so that memory beyond the tensor's own stays bounded.
 """

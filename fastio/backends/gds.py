@@ -1,5 +1,7 @@
 """``gds``: device memory directly to and from the disk, by kvikio over NVIDIA's cuFile (GPUDirect Storage).
 
+Fastensor's way past the CPU and host memory (section 3.1, figure 3).
+
 Extents in host memory go through the page cache. cuFile writes part of a page by reading, changing and writing back
 the page, which would lose bytes that are written to the same page at that time. So the unaligned ends of extents are
 written last, and in each page one after the other.

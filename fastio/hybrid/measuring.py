@@ -1,4 +1,4 @@
-"""Measures what each layer costs on this machine, in two ordinary training steps.
+"""Measures what each layer costs on this machine, in two ordinary training steps (MemFerry, section IV-B).
 
 In one step all layers are read in place. In the other each layer is copied to the device when it is used, in forward
 and backward, and released at once: that fits any budget with room for the largest layer. The values are the same in

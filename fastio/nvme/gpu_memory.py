@@ -1,4 +1,4 @@
-"""Maps GPU memory to an address through which a disk reads and writes it.
+"""Maps GPU memory to an address through which a disk reads and writes it (FlashNeuron, section 3.4).
 
     with GpuWindow(tensor.data_ptr(), tensor.nbytes) as window:
         store.map(window.address, window.nbytes)

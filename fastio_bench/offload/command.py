@@ -106,11 +106,10 @@ def offload(
         size = Size(model, job.batch, depth, width)
         _deepest(command, job, settings, training_room.deepest(size, command.parent, offload_depth.MOST))
         return
-    missing = [tool for tool in tools if tool not in rebuilt_dictionaries.tools()]
+    usable = [*rebuilt_dictionaries.tools(), *offload_ways.MODES]
+    missing = [tool for tool in tools if tool not in usable]
     if missing:
-        raise click.UsageError(
-            f"--tool {missing[0]}: not one that can be used here: {', '.join(rebuilt_dictionaries.tools())}"
-        )
+        raise click.UsageError(f"--tool {missing[0]}: not one that can be used here: {', '.join(usable)}")
     kept = []
     for batch in batches:
         size, cut = training_room.fitting(Size(model, batch, depth, width), command.parent, gradients=_GRADIENTS)

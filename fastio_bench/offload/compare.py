@@ -14,8 +14,9 @@ import torch
 from fastio_bench.harness.fresh_process import ChildError
 from fastio_bench.harness.rounds import Failure, describe
 from fastio_bench.offload import training_child
+from fastio_bench.offload.settings import LEARNING
 from fastio_bench.offload.training_job import WARM_UP, Job, Run
-from fastio_bench.offload.training_ways import PLAIN, SYNCHRONOUS
+from fastio_bench.offload.training_ways import PLAIN
 
 WORK = "training step"
 _START = 3.0  # the weight of a process's start, in steps
@@ -56,18 +57,19 @@ class Comparison:
 
     def weights(self) -> list[float]:
         """The weight of every process."""
-        learning = [_START + 2 + WARM_UP + _LEARNING_STEPS] if SYNCHRONOUS in self.ways else []
+        learning = [_START + 2 + WARM_UP + _LEARNING_STEPS for way in LEARNING if way in self.ways]
         return learning + [self._weight(exact) for _, _, exact in self._order()]
 
     def run(self) -> Iterator[Record | Failure]:
         """Every outcome, as soon as it is known. A way that failed takes no further part."""
         failed: set[str] = set()
-        if SYNCHRONOUS in self.ways:
-            try:
-                self._learn()
-            except ChildError as error:
-                failed.add(SYNCHRONOUS)
-                yield Failure(WORK, self._workload(), SYNCHRONOUS, 0, describe(error))
+        for way in LEARNING:
+            if way in self.ways:
+                try:
+                    self._learn(way)
+                except ChildError as error:
+                    failed.add(way)
+                    yield Failure(WORK, self._workload(), way, 0, describe(error))
         for number, way, exact in self._order():
             if way in failed:
                 continue
@@ -85,13 +87,12 @@ class Comparison:
     def _workload(self) -> str:
         return f"{self.job.architecture}, batch {self.job.batch}"
 
-    def _learn(self) -> None:
+    def _learn(self, way: str) -> None:
         """Let the dictionaries of this way try all tools, and keep them for the rounds."""
-        what = f"{SYNCHRONOUS}: its dictionaries learn"
+        what = f"{way}: its dictionaries learn"
         self.tell(what, 0)
         with self._files() as files:
-            settings = self.ways[SYNCHRONOUS]
-            here = replace(self.job, way=SYNCHRONOUS, settings=settings, steps=_LEARNING_STEPS, folder=files)
+            here = replace(self.job, way=way, settings=self.ways[way], steps=_LEARNING_STEPS, folder=files)
             training_child.train(here)
         self.tell(what, _START + 2 + WARM_UP + _LEARNING_STEPS)
 

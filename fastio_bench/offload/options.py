@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     "tools",
     multiple=True,
     metavar="NAME",
-    help="Also Fastensor's way by this tool alone; may be repeated: uring, posix, torch, ...",
+    help="Also Fastensor's way by this tool alone, or by WDic (w) or RDic (r); may be repeated: uring, posix, w, ...",
 )
 @click.option(
     "--device",

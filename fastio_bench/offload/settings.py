@@ -8,6 +8,10 @@ from typing import Any
 from fastio_bench.offload.training_ways import SAVE_ON_CPU, SYNCHRONOUS, TOOL, TORCH
 
 Ways = dict[str, dict[str, Any]]
+MODES = {"w": "Fastensor_w", "r": "Fastensor_r"}
+"""Dictionaries that may be named as tools: WDic and RDic, and their rows in the paper's tables 8, 10 and 11."""
+LEARNING = (SYNCHRONOUS, *MODES.values())
+"""The ways whose dictionaries learn before the rounds."""
 
 
 def asked(policies: Sequence[str], codecs: Sequence[str], shared: Mapping[str, Any]) -> Ways:
@@ -20,10 +24,10 @@ def asked(policies: Sequence[str], codecs: Sequence[str], shared: Mapping[str, A
 
 
 def all_of(own: Ways, tools: Sequence[str], shared: Mapping[str, Any]) -> Ways:
-    """The chosen ways, then those to compare with: the Fastensor paper's way, the same by each tool, and torch's two.
+    """The chosen ways, then those to compare with: Fastensor's way, the same by each tool or mode, and torch's two.
 
     The paper's way has no codec, and waits for each transfer. torchtune's method is for devices (``--device``).
     """
     paper = {"policy": SYNCHRONOUS, "codec": "none", **shared}
-    alone = {f"{tool} alone": {**paper, TOOL: tool} for tool in tools}
+    alone = {MODES.get(tool, f"{tool} alone"): {**paper, TOOL: tool} for tool in tools}
     return {**own, SYNCHRONOUS: paper, **alone, TORCH: {}, SAVE_ON_CPU: {}, **own}

@@ -38,17 +38,24 @@ class Network:
     products: int
 
     def workload(self, batch: int) -> Workload:
-        """A block's tensors move together. Its values move through the GPU's memory twice, which is all its time.
+        """The values move through the GPU's memory twice, which is all that forward takes."""
+        return self.timed(batch, 2 * sum(self.kept) * batch / V100_SSD.memory_bandwidth)
 
+    def timed(
+        self, batch: int, forward_s: float, bandwidth: float = V100_SSD.channel_bandwidth, ratio: float = 1.0
+    ) -> Workload:
+        """An iteration whose forward pass takes so long, each block by its bytes, and backward twice as long.
+
+        A block's tensors move together, at so many bytes a second, after a codec made them ``ratio`` times smaller.
         Beside them, the largest block has its gradients.
         """
         now, activations = 0.0, []
         for each in self.kept:
+            now += forward_s * each / sum(self.kept)
             nbytes = each * batch
-            now += 2 * nbytes / V100_SSD.memory_bandwidth
-            activations.append(ActivationProfile(nbytes, nbytes / V100_SSD.channel_bandwidth, 1.0, now, ""))
+            activations.append(ActivationProfile(nbytes, nbytes / bandwidth, ratio, now, ""))
         fixed, working = self.states * self.parameter_nbytes, max(self.kept) * batch
-        return Workload(tuple(activations), now, 2 * now, fixed, working)
+        return Workload(tuple(activations), forward_s, 2 * forward_s, fixed, working)
 
     @property
     def plain_batch(self) -> int:

@@ -20,6 +20,7 @@ _THEIRS = {  # by policy: the rows of the paper's figures 11 and 14
 _SIDES = {"FlashNeuron's V100, SSDs": "SSD", "FlashNeuron's V100, host memory": "memory"}
 _PLAIN, _LINES = "plain", ("plain", "flashneuron", "flashneuron, fp16")
 _SHOWN = 32  # the step of batches between rows
+_MODELS = "vdnn-*: with gradients and workspaces layer by layer; the others: no workspaces, so at most so many"
 _ANSWERS = {
     "vDNN's Titan X": "vDNN, figure 11",
     "FlashNeuron's V100, SSDs": "FlashNeuron, table 3",
@@ -37,7 +38,8 @@ def simulated(found: Mapping[str, Any]) -> list[ResultTable]:
             [one["way"], one["runs"], one["as_fast"]] for one in found.get("capacities", ()) if one["machine"] == name
         ]
         columns = ("way", "largest batch that trains*", "largest as fast as plain*")
-        note = "; ".join(machine["sources"])
+        models = _MODELS if any(str(row[0]).startswith("vdnn-") for row in rows) else ""
+        note = "; ".join(filter(None, (models, *machine["sources"])))
         shown.append(ResultTable("capacities", title, columns, rows, SIMULATED, _ANSWERS.get(name, ""), note))
     shown += _courses(found.get("courses", ()))
     if found.get("networks"):

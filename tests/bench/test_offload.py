@@ -238,12 +238,15 @@ class TestComparison:
     @pytest.mark.filterwarnings("ignore:policy .vdnn-all. moves")
     @pytest.mark.slow
     def test_measures_every_batch_with_every_policy_and_tool(self, tmp_path: Path, jobs: list[Job]) -> None:
-        batches, ways = ("--batch", 32, "--batch", 64), ("--policy", "all", "--policy", "vdnn-all", "--tool", "posix")
+        batches, ways = (
+            ("--batch", 32, "--batch", 64),
+            ("--policy", "all", "--policy", "vdnn-all", "--tool", "posix", "--tool", "w"),
+        )
         out = tmp_path / "out"
         sizes = ("--model", "mlp", "--width", 64, "--depth", 2, "--rounds", 1, "--steps", 1)
         said = invoke(*sizes, *batches, *ways, "--dir", tmp_path, "--out", out).stdout
         told = json.loads((out / "offload-mlp.json").read_text())
-        names = ["plain", "all", "vdnn-all", "fastensor", "posix alone", "torch", "save_on_cpu"]
+        names = ["plain", "all", "vdnn-all", "fastensor", "posix alone", "Fastensor_w", "torch", "save_on_cpu"]
         found = told["findings"]["ways"]
         assert [(one["batch"], one["way"]) for one in found] == [(batch, way) for batch in (32, 64) for way in names]
         assert all(one["ratio"] > 0 and one["same_gradients"] for one in found)
@@ -252,6 +255,7 @@ class TestComparison:
         written = {batch: sum(tier["written_bytes"] for tier in tiers) for batch, tiers in moved.items()}
         assert written[64] > written[32] > 0
         assert {job.settings["tool"] for job in jobs if job.way == "posix alone"} == {"posix"}
+        assert {job.settings["tool"] for job in jobs if job.way == "Fastensor_w"} == {"w"}
         assert told["settings"]["batch"] == [32, 64]
         bits = [goal["workload"] for goal in told["findings"]["goals"] if goal["work"].startswith("gradients")]
         assert bits == [

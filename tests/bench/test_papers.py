@@ -110,6 +110,21 @@ class TestFigures:
         step = cells["Fastensor", "figure 5", "an epoch over plain training's, BERT, batch 64, x"]
         assert step[1] is None  # the document's network is another one
 
+    def test_modes_are_over_the_third_one(self, tmp_path: Path) -> None:
+        report = made.offloaded(tmp_path)
+        report.settings["model"] = "vit"
+        report.findings["ways"] = [
+            {"way": way, "batch": 4, "step_s": seconds, "ratio": 1.0}
+            for way, seconds in (("fastensor", 2.0), ("Fastensor_w", 3.0))
+        ]
+        report.write(tmp_path / "results")
+        cells = found(tmp_path / "results")
+        told = [
+            cells["Fastensor", "table 11", f"ViT-H/14, batch 64: an epoch by {name} over that by WRDic, x"][1]
+            for name in ("WDic", "RDic")
+        ]
+        assert told == [1.5, None]
+
     def test_newest_document_wins(self, tmp_path: Path) -> None:
         paths = []
         for number, apart in enumerate((timedelta(days=2), timedelta())):

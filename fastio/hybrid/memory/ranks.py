@@ -1,4 +1,7 @@
-"""The ranks of a machine that share one host copy of parameters, gradients and optimizer state."""
+"""The ranks of a machine that share one host copy of parameters, gradients and optimizer state.
+
+MemFerry on several GPUs (section V-D).
+"""
 
 from __future__ import annotations
 

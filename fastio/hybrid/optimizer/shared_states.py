@@ -1,4 +1,7 @@
-"""Updates sharded by rank: each rank updates its slice of the parameters, with state in memory that all ranks share."""
+"""Updates sharded by rank: each rank updates its slice of the parameters, with state in memory that all ranks share.
+
+MemFerry on several GPUs (section V-D).
+"""
 
 from __future__ import annotations
 

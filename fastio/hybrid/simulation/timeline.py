@@ -1,5 +1,7 @@
 """Simulates an iteration under a plan: a compute stream, two copy engines and the CPU. Pure.
 
+MemFerry, section IV-B, figure 6.
+
 Seconds and bytes. Copies to the GPU and to the host have an engine each, first in, first out. The CPU runs the update.
 """
 

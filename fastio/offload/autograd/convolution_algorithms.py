@@ -1,4 +1,7 @@
-"""Chooses the algorithm of each convolution of a pass, right before it computes: under policy "vdnn-dyn"."""
+"""Chooses the algorithm of each convolution of a pass, right before it computes: under policy "vdnn-dyn".
+
+The algorithms (m) and (p) of vDNN, section III-C.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reads the tensors that backward needs next, as many as fit beside the others in memory."""
+"""Reads the tensors that backward needs next, as many as fit beside the others in memory.
+
+FlashNeuron's prefetch into memory that backward has freed (section 3.2).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """What one thread runs under an Offload: torch's saved-tensor hooks hold for the thread that installed them only.
 
+The workers of nn.DataParallel (Fastensor, section 4.3.1) are such threads.
+
 Moves of tensors are delayed until the operator that saved them has returned. Some operators save a tensor and fill it
 afterwards without a new version: RReLU its noise, batch normalisation its running statistics.
 """

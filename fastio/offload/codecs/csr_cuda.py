@@ -1,4 +1,7 @@
-"""CSR-128 on a CUDA device: ``csr.cu``, compiled at run time through CuPy, one warp per row of 128 elements."""
+"""CSR-128 on a CUDA device: ``csr.cu``, compiled at run time through CuPy, one warp per row of 128 elements.
+
+FlashNeuron, section 3.3.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The budget that fits a device, where the user gives none. Pure. Sizes are bytes."""
+"""The budget that fits a device, where the user gives none (FlashNeuron, section 3.3). Pure. Sizes are bytes."""
 
 from __future__ import annotations
 

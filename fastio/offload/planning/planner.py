@@ -1,4 +1,7 @@
-"""The profiles of a manager: which one a forward pass follows, and when they are planned. Sizes are bytes."""
+"""The profiles of a manager: which one a forward pass follows, and when they are planned (FlashNeuron, section 3.1).
+
+Sizes are bytes.
+"""
 
 from __future__ import annotations
 

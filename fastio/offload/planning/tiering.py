@@ -1,4 +1,7 @@
-"""Which activations stay in host memory or on the device: those that are needed soonest. Pure. Bytes and seconds."""
+"""Which activations stay in host memory or on the device: those that are needed soonest. Pure. Bytes and seconds.
+
+FlashNeuron (section 4.3) leaves the choice between host memory and the SSD to the workload.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """A tier in one piece of host memory, which is pinned if the tensors come from an accelerator.
 
+vDNN's pinned host memory, with a stream of copies beside compute (section III-B).
+
 On an accelerator nothing here waits, except in a pass that measures transfers: the device keeps the order. A copy out
 follows the operator that saved the bytes. The stream of that operator waits for the copy before the memory is freed, so
 what reuses it comes later. A copy back follows the work that used its memory before, and what uses the bytes waits for

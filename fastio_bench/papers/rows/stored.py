@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TypeAlias
 
-from fastio_bench.offload.training_ways import PLAIN, TORCH
+from fastio_bench.offload.settings import MODES
+from fastio_bench.offload.training_ways import PLAIN, SYNCHRONOUS, TORCH
 from fastio_bench.papers.beside import figure, found, over
 from fastio_bench.report.documents import Document
 from fastio_bench.report.table import Cell, ResultTable
@@ -82,6 +83,18 @@ def steps(against: str, model: str = "") -> Reader:
             if other and one["way"] not in (PLAIN, TORCH):
                 ratios.append(one["step_s"] / other[0]["step_s"])
         return min(ratios, default=None)
+
+    return reader
+
+
+def by_mode(mode: str, model: str) -> Reader:
+    """A step of Fastensor's way by WDic ("w") or RDic ("r") over that by WRDic, of that network."""
+
+    def reader(document: Document) -> float | None:
+        if document.settings.get("model") != model:
+            return None
+        seconds = {one["way"]: one["step_s"] for one in found(document, "ways") if one.get("step_s")}
+        return over(seconds.get(MODES[mode]), seconds.get(SYNCHRONOUS))
 
     return reader
 
