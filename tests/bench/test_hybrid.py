@@ -207,3 +207,18 @@ def test_two_ranks_share_one_host_copy_with_the_bits_of_plain_training(tmp_path:
     assert [row[-1] for row in table["rows"]] == ["yes"] * 3
     copies = table["columns"].index("host copies x parameters*")
     assert shared[copies] < plain[copies] < own[copies]
+
+
+@pytest.mark.simulated
+def test_each_way_trains_on_a_device_and_holds_less_there_than_the_one_before(tmp_path: Path) -> None:
+    """The code that measures a GPU, on the simulated device: its memory is what a GPU would hold."""
+    result = invoke("--dir", tmp_path, "--device", "simulated", "--quick", "--steps", 2, "--json")
+    (table,) = json.loads(result.stdout)["exhibits"]
+    assert table["origin"] == "simulated"
+    ways = {row[0]: dict(zip(table["columns"], row, strict=True)) for row in table["rows"]}
+    assert list(ways) == ["plain, all on the GPU", "zero-offload", "memferry", "memferry, gradients in host memory"]
+    peaks = [way["peak MiB*"] for way in ways.values()]
+    assert peaks == sorted(peaks, reverse=True)
+    assert len(set(peaks)) == len(peaks)
+    losses = [way["last loss*"] for way in ways.values()]
+    assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-3)
