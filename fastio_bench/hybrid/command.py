@@ -97,7 +97,7 @@ def _measure_ranks(command: CommandRun, nbytes: int, steps: int) -> None:
     command.report.settings |= {"nbytes": nbytes, "steps": steps}
 
     def work(folder: Path) -> None:
-        with command.meter([1.0] * len(hybrid_ranks.WAYS)) as tell:
+        with command.meter([1.0] * len(hybrid_ranks.WAYS) + [float(len(hybrid_ranks.WAYS))]) as tell:
             try:
                 command.report.tables.append(hybrid_ranks.measure(folder, nbytes, steps, tell))
             except ChildError as error:
