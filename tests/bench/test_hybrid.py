@@ -122,6 +122,15 @@ def test_copies_beside_backward_are_never_slower_than_writes_by_kernels() -> Non
         assert one.timelines[memferry_simulated.OFFLOADED].iteration_s < written_s, one.network.name
 
 
+def test_no_kind_of_layer_keeps_the_gpu_shorter_by_writing_its_gradient_itself() -> None:
+    """MemFerry, figure 3(d): backward that writes over the link is slower in all four kinds."""
+    found = list(memferry_gradients.by_layer())
+    assert {kind for _, kind, *_ in found} == {"Linear", "Embedding", "LayerNorm", "Conv2d"}
+    assert len(found) == 12
+    assert all(written_s >= copied_s for *_, copied_s, written_s in found)
+    assert any(written_s > 2 * copied_s for *_, copied_s, written_s in found)
+
+
 def test_page_timelines_match_the_simulation() -> None:
     """Consecutive layers that do the same are one bar; times and order stay."""
     (one,) = [one for one in memferry_simulated.every() if one.network.name == "BERT-base"]
