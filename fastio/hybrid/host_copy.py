@@ -86,6 +86,7 @@ class SharedCopy:
         """See :class:`HostCopy`."""
         requirements.check_shared(gradient_reserve, optimizer_store)
         requirements.check_all_updated(model, optimizer)
+        requirements.check_written_in_forward(model)
 
     def states(self, optimizer: Optimizer, cpu_optimizer: CpuOptimizer, gradients: Sequence[Gradient]) -> States:
         """See :class:`HostCopy`."""
