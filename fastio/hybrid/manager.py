@@ -18,19 +18,18 @@ from fastio.errors import kind_of
 from fastio.hybrid import requirements
 from fastio.hybrid.errors import HybridError
 from fastio.hybrid.first_step import FirstStep
+from fastio.hybrid.host_copy import host_copy_for
 from fastio.hybrid.measuring import StepTimer, measured_costs
 from fastio.hybrid.memory.device_memory import DeviceMemory, device_memory_for
 from fastio.hybrid.memory.flat_buffer import FlatBuffer
-from fastio.hybrid.memory.gradient_copies import CopyCounts, GradientCopies, fingerprint
+from fastio.hybrid.memory.gradient_copies import CopyCounts, GradientCopies
 from fastio.hybrid.memory.layers import Layer, Slot, in_call_order, move_to_host, parameter_groups
-from fastio.hybrid.memory.ranks import Ranks
 from fastio.hybrid.memory.shadow_model import ShadowModel
 from fastio.hybrid.module_hooks import ModuleHooks
 from fastio.hybrid.optimizer.cpu_optimizer import CpuOptimizer, check_optimizer, settings_of, state_to_host
 from fastio.hybrid.optimizer.optimizer_hooks import OptimizerHooks, refuse_hooked
-from fastio.hybrid.optimizer.shared_states import SharedStates
 from fastio.hybrid.optimizer.ssd_states import SsdStates
-from fastio.hybrid.optimizer.update_states import HostStates, States
+from fastio.hybrid.optimizer.update_states import States
 from fastio.hybrid.planning.backward_prefetch import copies
 from fastio.hybrid.planning.costs import LayerCosts, forward_ends
 from fastio.hybrid.planning.plan import Plan, Planner, PlannerName, check_settings, plan
@@ -112,12 +111,11 @@ class Hybrid:
         self._model = model
         self._optimizer = optimizer
         self._device_memory: DeviceMemory = device_memory_for(device)
-        self._ranks = Ranks(process_group)
-        with self._ranks.together("making a Hybrid", "make the same model and optimizer on every rank") as values:
+        self._host_copy = host_copy_for(process_group)
+        ranks = self._host_copy.ranks
+        with ranks.together("making a Hybrid", "make the same model and optimizer on every rank") as values:
             requirements.check_parameters(model, optimizer)
-            if self._ranks.count > 1:
-                requirements.check_shared(gradient_reserve, optimizer_store)
-                requirements.check_all_updated(model, optimizer)
+            self._host_copy.check(model, optimizer, gradient_reserve, optimizer_store)
             groups = parameter_groups(model)
             sizes = [(name, sum(p.numel() * p.element_size() for _, p in own)) for name, _, own in groups]
             requirements.check_budget(sizes, self._budget)
@@ -128,18 +126,18 @@ class Hybrid:
         store = None if optimizer_store is None else BlockStore(optimizer_store)
         self._finalizer = weakref.finalize(self, store.close if store is not None else _nothing)
 
-        with self._ranks.together("moving parameters to shared memory"):
-            self._layers, self._flat_buffer = move_to_host(groups, self._device_memory, self._ranks)
+        with ranks.together("moving parameters to shared memory"):
+            self._layers, self._flat_buffer = move_to_host(groups, self._device_memory, ranks)
         slots = [slot for layer in self._layers for slot in layer.slots]
         self._slots: dict[torch.Tensor, Slot] = {slot.parameter: slot for slot in slots}
         trained = [slot for slot in slots if slot.parameter.requires_grad]
         folder = store.places[0] if store is not None and os.path.isdir(store.places[0]) else None
         self._gradients = GradientCopies(
             trained,
-            FlatBuffer(self._flat_buffer.nbytes, self._device_memory, folder, self._ranks),
+            FlatBuffer(self._flat_buffer.nbytes, self._device_memory, ranks, folder),
             self._device_memory,
             list(model.modules()),
-            shared=self._ranks.count > 1,
+            shared=self._host_copy.is_shared,
         )
         if gradient_reserve < 1:
             self._gradients.put_on_host(trained)
@@ -151,10 +149,8 @@ class Hybrid:
         self._states: States
         if store is not None:
             self._states = SsdStates(store, optimizer, cpu_optimizer, gradients)
-        elif self._ranks.count > 1:
-            self._states = SharedStates(optimizer, cpu_optimizer, gradients, self._ranks)
         else:
-            self._states = HostStates(optimizer, cpu_optimizer, gradients)
+            self._states = self._host_copy.states(optimizer, cpu_optimizer, gradients)
         self.plan: Plan | None = None
         self._costs: list[LayerCosts] | None = None
         self._steps = 0
@@ -162,17 +158,11 @@ class Hybrid:
         self._in_place_timer: StepTimer | None = None  # the first of the two measured steps, once it ended
         self._timer: StepTimer | None = None  # the step that is measured now
         self._shadow: ShadowModel | None = None
-        self._owner = os.getpid() if store is not None or self._ranks.count > 1 else None
-        self._module_hooks = ModuleHooks(model.modules(), self._first_step, self._owner)
+        forked_too = store is None and not self._host_copy.is_shared
+        self._module_hooks = ModuleHooks(model.modules(), self._first_step, None if forked_too else os.getpid())
         self._optimizer_hooks = OptimizerHooks(optimizer, self)
         self._at_close: Report | None = None
-        # Also if this object is garbage: another optimizer's step would update what is shared once on each rank.
-        self._unshare: Callable[[], object] = _nothing
-        if self._ranks.count > 1:
-            shared = self._slots, self._flat_buffer, self._device_memory, self._states
-            unshare = weakref.finalize(self, _unshare, *shared)
-            unshare.atexit = False
-            self._unshare = unshare
+        self._release = self._host_copy.releaser(self, self._slots, self._flat_buffer, self._states)
 
     def __repr__(self) -> str:
         budget = "no limit" if self._budget is None else format_size(self._budget)
@@ -204,17 +194,15 @@ class Hybrid:
         groups = {p: number for number, group in enumerate(self._optimizer.param_groups) for p in group["params"]}
         self._refuse_closed()
         self._module_hooks.refuse_forked()
-        with self._ranks.together("a step", _NOT_REDUCED) as values:  # after it, no rank reads parameters
+        with self._host_copy.ranks.together("a step", _NOT_REDUCED) as values:  # after it, no rank reads parameters
             requirements.check_unchanged(self._model, groups, self._slots, self._gradients.by_parameter)
             self._gradients.finish_moves()
             self._device_memory.synchronize()
             reached = self._gradients.reached_parameters()
             # Before anything is changed, because it may raise. A step without backward gives no information.
             next_phase = self._next_phase(reached) if self.plan is None and reached else None
-            if self._ranks.count > 1 and not self._steps:
-                for p, slot in self._slots.items():
-                    if p in groups and p.grad is not None:
-                        values[f"the gradient of {slot.name}, a sum of its bits"] = int(fingerprint(p.grad).sum())
+            if not self._steps:
+                values.update(self._host_copy.to_compare(slot for p, slot in self._slots.items() if p in groups))
         changed = [p for p in groups if p.grad is not None]
         try:
             self._states.step(self._gradients, groups)
@@ -281,12 +269,9 @@ class Hybrid:
             for layer in self._layers:
                 for slot in layer.slots:
                     mark_exchanged(slot.device_view, exchanged=False)
-            if self._ranks.count > 1:
-                self._at_close = self.report()
-                self._unshare()
-                self._drop_shared_memory()
-            else:
-                self._states.close()
+            self._at_close = self.report()
+            self._release()
+            self._drop_memory()
             self._finalizer()
 
     def __enter__(self) -> Hybrid:
@@ -306,8 +291,8 @@ class Hybrid:
         if not self._finalizer.alive:
             raise HybridError("this Hybrid is closed: make another, or call the optimizer's own step")
 
-    def _drop_shared_memory(self) -> None:
-        """Drop every reference to memory that ranks share."""
+    def _drop_memory(self) -> None:
+        """Drop every reference to the host copy, which may be shared."""
         self._module_hooks.listener = self._first_step
         self._slots.clear()
         for layer in self._layers:
@@ -315,7 +300,7 @@ class Hybrid:
             layer.runs.clear()
             layer.device_copy = None
         self._shadow = self._timer = self._in_place_timer = None
-        del self._flat_buffer, self._gradients, self._states, self._ranks
+        del self._flat_buffer, self._gradients, self._states, self._release, self._host_copy
 
     def _next_phase(self, reached: set[torch.Tensor]) -> Callable[[], None]:
         """Return what to do after this step: measure the next step, or use a plan."""
@@ -376,15 +361,3 @@ class Hybrid:
 
 def _nothing() -> None:
     """Stands in for closing a store."""
-
-
-def _unshare(
-    slots: dict[torch.Tensor, Slot], flat_buffer: FlatBuffer, device_memory: DeviceMemory, states: States
-) -> None:
-    """Give this process copies of its own of the parameters and of the optimizer's state."""
-    states.close()
-    own = FlatBuffer(flat_buffer.nbytes, device_memory)
-    own.bytes(0, own.nbytes).copy_(flat_buffer.bytes(0, own.nbytes))
-    for slot in slots.values():
-        if slot.parameter.data_ptr() == slot.address:  # not if it was replaced
-            slot.parameter.data = own.device_view(slot.offset, slot.host)

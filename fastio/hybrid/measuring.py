@@ -143,7 +143,7 @@ class StepTimer(ShadowModel):
         kept = [slot for slot in self._switched if slot.layer is not layer]
         for slot in self._switched:
             if slot.layer is layer:
-                slot.parameter.data = slot.device_view
+                self._switch_back(slot)
         self._switched[:] = kept
         self._free_device_memory(layer)
 

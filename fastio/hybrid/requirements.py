@@ -60,6 +60,16 @@ def check_shared(gradient_reserve: float, optimizer_store: object) -> None:
         )
 
 
+def check_written_in_forward(model: Module) -> None:
+    """Raise HybridError for modules whose forward scales a weight: each rank would scale the one that they share."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.max_norm is not None:
+            raise HybridError(
+                f"{name} has max_norm={module.max_norm}, by which forward scales its weight, and ranks that share it "
+                f"would do so at once: scale it on one rank after each step, or leave process_group out"
+            )
+
+
 def check_unchanged(
     model: Module,
     updated: Iterable[torch.Tensor],

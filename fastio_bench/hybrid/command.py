@@ -1,4 +1,4 @@
-"""``fastio-bench hybrid``: the paper's machines (simulated), a GPU if there is one, and state on disk (measured)."""
+"""``fastio-bench hybrid``: the paper's machines (simulated), a device if there is one, and state on disk (measured)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fastio_bench.hybrid import gpu
 from fastio_bench.hybrid import ranks as hybrid_ranks
 from fastio_bench.hybrid import store as hybrid_store
 from fastio_bench.hybrid.job import Job
+from fastio_bench.offload import device_ways
 from fastio_bench.papers import (
     memferry_gradients,
     memferry_memory,
@@ -31,7 +32,9 @@ _FILES = 3  # files of the parameters' size on the disk at once: gradients and A
 _MEMORIES = 6  # times the parameters' bytes: the memory of plain training with its temporaries
 
 
-def hybrid(command: CommandRun, store: bool, ranks: bool, parameters: int | None, steps: int | None) -> None:
+def hybrid(
+    command: CommandRun, store: bool, ranks: bool, device: str | None, parameters: int | None, steps: int | None
+) -> None:
     """Hybrid training: speed and memory against ZeRO-Offload, and the optimizer's state on disk."""
     steps = steps or (_QUICK_STEPS if command.quick else 20)
     if store:
@@ -43,6 +46,10 @@ def hybrid(command: CommandRun, store: bool, ranks: bool, parameters: int | None
         _measure_store(command, Job(nbytes, steps))
     elif ranks:
         _measure_ranks(command, parameters or _QUICK_BYTES, steps)
+    elif device is not None:
+        command.report.mode = device
+        on = device_ways.ready(device)
+        command.run(lambda folder: _on_device(command, on, steps))
     else:
         _simulate(command, steps)
 
@@ -56,10 +63,7 @@ def _simulate(command: CommandRun, steps: int) -> None:
             command.report.tables += module.tables(found)
         command.report.findings["timelines"] = memferry_timelines.documents(found)
         if torch.cuda.is_available():
-            with command.meter([1.0] * len(gpu.WAYS)) as tell:
-                command.report.settings["steps"] = steps
-                shape = (768, 4, 8, 128) if command.quick else (1024, 24, 8, 384)
-                command.report.tables.append(gpu.measure(*shape, steps, tell))
+            _on_device(command, device_ways.ready("cuda"), steps)
         else:
             command.report.notes.append("no GPU here: nothing of hybrid training's speed was measured")
 
@@ -79,12 +83,21 @@ def _simulate(command: CommandRun, steps: int) -> None:
     command.run(work, draw=draw)
 
 
+def _on_device(command: CommandRun, device: torch.device, steps: int) -> None:
+    shape = (768, 4, 8, 128) if command.quick else (1024, 24, 8, 384)
+    if device.type == device_ways.SIMULATED:  # its kernels are this machine's processors'
+        shape = (256, 2, 2, 32) if command.quick else (768, 4, 8, 128)
+    command.report.settings |= {"steps": steps, "device": device.type}
+    with command.meter([1.0] * len(gpu.ways(device))) as tell:
+        command.report.tables.append(gpu.measure(device, *shape, steps, tell))
+
+
 def _measure_ranks(command: CommandRun, nbytes: int, steps: int) -> None:
     command.report.mode = "ranks"
     command.report.settings |= {"nbytes": nbytes, "steps": steps}
 
     def work(folder: Path) -> None:
-        with command.meter([1.0] * len(hybrid_ranks.WAYS)) as tell:
+        with command.meter([1.0] * len(hybrid_ranks.WAYS) + [float(len(hybrid_ranks.WAYS))]) as tell:
             try:
                 command.report.tables.append(hybrid_ranks.measure(folder, nbytes, steps, tell))
             except ChildError as error:

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 @click.option("--optimizer-store", "store", is_flag=True, help="Instead: AdamW with its state on disk, measured.")
 @click.option("--ranks", is_flag=True, help="Instead: two ranks on the CPU that share one host copy, measured.")
 @click.option(
+    "--device",
+    type=click.Choice(("cuda", "simulated")),
+    help="Instead: a step there, by each way. The simulated accelerator is built first, once, in about a minute.",
+)
+@click.option(
     "--parameters", metavar="SIZE", callback=as_some_bytes, help="Of the model.  [default: 1.2GB; ranks: 200MB]"
 )
 @click.option("--steps", type=click.IntRange(2), help="Steps to train; 20, with --quick 5.")

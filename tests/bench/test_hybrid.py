@@ -122,6 +122,15 @@ def test_copies_beside_backward_are_never_slower_than_writes_by_kernels() -> Non
         assert one.timelines[memferry_simulated.OFFLOADED].iteration_s < written_s, one.network.name
 
 
+def test_no_kind_of_layer_keeps_the_gpu_shorter_by_writing_its_gradient_itself() -> None:
+    """MemFerry, figure 3(d): backward that writes over the link is slower in all four kinds."""
+    found = list(memferry_gradients.by_layer())
+    assert {kind for _, kind, *_ in found} == {"Linear", "Embedding", "LayerNorm", "Conv2d"}
+    assert len(found) == 12
+    assert all(written_s >= copied_s for *_, copied_s, written_s in found)
+    assert any(written_s > 2 * copied_s for *_, copied_s, written_s in found)
+
+
 def test_page_timelines_match_the_simulation() -> None:
     """Consecutive layers that do the same are one bar; times and order stay."""
     (one,) = [one for one in memferry_simulated.every() if one.network.name == "BERT-base"]
@@ -207,3 +216,18 @@ def test_two_ranks_share_one_host_copy_with_the_bits_of_plain_training(tmp_path:
     assert [row[-1] for row in table["rows"]] == ["yes"] * 3
     copies = table["columns"].index("host copies x parameters*")
     assert shared[copies] < plain[copies] < own[copies]
+
+
+@pytest.mark.simulated
+def test_each_way_trains_on_a_device_and_holds_less_there_than_the_one_before(tmp_path: Path) -> None:
+    """The code that measures a GPU, on the simulated device: its memory is what a GPU would hold."""
+    result = invoke("--dir", tmp_path, "--device", "simulated", "--quick", "--steps", 2, "--json")
+    (table,) = json.loads(result.stdout)["exhibits"]
+    assert table["origin"] == "simulated"
+    ways = {row[0]: dict(zip(table["columns"], row, strict=True)) for row in table["rows"]}
+    assert list(ways) == ["plain, all on the GPU", "zero-offload", "memferry", "memferry, gradients in host memory"]
+    peaks = [way["peak MiB*"] for way in ways.values()]
+    assert peaks == sorted(peaks, reverse=True)
+    assert len(set(peaks)) == len(peaks)
+    losses = [way["last loss*"] for way in ways.values()]
+    assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-3)

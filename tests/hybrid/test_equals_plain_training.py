@@ -13,7 +13,7 @@ from torch import nn
 from fastio.hybrid import Hybrid, manager
 from fastio.hybrid.optimizer import cpu_optimizer
 from fastio.hybrid.planning import costs
-from hybrid_training import MODELS, OPTIMIZERS, PLANNERS, LateDeviceMemory, Trained, rotated, train
+from hybrid_training import CLASSES, LENGTH, MODELS, OPTIMIZERS, PLANNERS, LateDeviceMemory, Trained, rotated, train
 
 RESERVES = (0.0, 0.25, 0.5, 1.0)
 
@@ -47,6 +47,26 @@ def test_every_use_of_a_copy_waits_for_it(model: str, by: int, monkeypatch: pyte
     monkeypatch.setattr(manager, "device_memory_for", lambda device: device_memory)
     train(MODELS[model], {"planner": rotated(by), "gradient_reserve": 0.5}).assert_same(plain(model))
     assert device_memory.copies > 0
+
+
+class _Around(nn.Module):
+    """Parameters of its own before and behind a Linear layer's: a layer that is two ranges of host memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(LENGTH))
+        self.linear = nn.Linear(LENGTH, CLASSES)
+        self.several = nn.ParameterList([nn.Parameter(torch.randn(LENGTH)) for _ in range(2)])
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.linear(inputs * self.several[0] + self.several[1] * self.scale)
+        return outputs
+
+
+@pytest.mark.parametrize("mode", ["GFGB", "DFGB"])
+def test_a_layer_of_two_ranges_of_memory_gives_the_plain_bits(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager, "device_memory_for", lambda device: LateDeviceMemory())
+    train(_Around, {"planner": lambda costs: [mode] * len(costs)}).assert_same(train(_Around, None))
 
 
 def test_chunk_is_updated_while_later_gradients_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +112,6 @@ def test_late_device_memory_detects_a_missing_copy(monkeypatch: pytest.MonkeyPat
 
     class Forgetful(LateDeviceMemory):
         def copy_to_device(self, device: torch.Tensor, host: torch.Tensor) -> Any:
-            super().copy_to_device(device, host)
             return super().copy_to_device(device, device)
 
     monkeypatch.setattr(manager, "device_memory_for", lambda device: Forgetful())

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fastio.hybrid import Hybrid, manager
-from hybrid_training import MODELS, LateDeviceMemory, train
+from hybrid_training import BATCH, CLASSES, LENGTH, MODELS, LateDeviceMemory, train
 
 
 class Timed(LateDeviceMemory):
@@ -38,6 +38,24 @@ def test_measured_steps_give_the_plain_bits(model: str, reserve: float, monkeypa
     trained = train(MODELS[model], {"gradient_reserve": reserve}, 8, during=lambda hybrid: plans.append(hybrid.plan))
     trained.assert_same(train(MODELS[model], None, 8))
     assert [plan is None for plan in plans] == [True, True] + [False] * 6
+
+
+class Scaled(nn.Module):
+    """An embedding whose forward writes to its weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(LENGTH, LENGTH, max_norm=0.5)
+        self.head = nn.Linear(LENGTH, CLASSES)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.head(inputs + self.embedding(torch.arange(BATCH)))
+        return outputs
+
+
+def test_weights_that_forward_writes_in_measured_steps_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager, "device_memory_for", lambda device: Timed())
+    train(Scaled, {}, 5).assert_same(train(Scaled, None, 5))
 
 
 class Costly(nn.Module):

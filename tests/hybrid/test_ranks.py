@@ -75,6 +75,7 @@ def test_complex_empty_and_frozen_parameters(ranks: Ranks) -> None:
         ("rate", ("differ in lr of group 0 of the optimizer .rank 0: .*, rank 1: 0.5.*on every rank",) * 2),
         ("gradient on one", ("differ in whether 0.bias has a gradient .rank 0: True, rank 1: False",) * 2),
         ("outside", ("2.weight is trainable and in no group of the optimizer.*freeze it",) * 2),
+        ("max_norm", ("0 has max_norm=1.0, by which forward scales its weight.*on one rank",) * 2),
         ("forked", ("made by process .* forked from it",) * 2),
         ("other call", ("silent for longer than the process group's time limit", "Timed out")),
         ("setting", ("the optimizer keeps max_exp_avg_sq",) * 2),

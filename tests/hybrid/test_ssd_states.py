@@ -15,7 +15,20 @@ from fastio.errors import TransferError
 from fastio.hybrid import Hybrid, StateLostError, manager
 from fastio.hybrid.optimizer import ssd_states
 from fastio.offload import BlockStore
-from hybrid_training import MODELS, LateDeviceMemory, adamw, assert_same_bits, batch, cloned, one_thread, rotated, train
+from hybrid_training import (
+    BATCH,
+    LENGTH,
+    MODELS,
+    LateDeviceMemory,
+    adamw,
+    assert_same_bits,
+    batch,
+    cloned,
+    mlp,
+    one_thread,
+    rotated,
+    train,
+)
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "adamw": adamw,
@@ -95,6 +108,23 @@ def test_groups_with_different_states_and_late_gradients_give_the_plain_bits(tmp
     for make in (parameters_that_differ, adamw):
         trained = train(Late, {"optimizer_store": tmp_path}, 9, make)
         trained.assert_same(train(Late, None, 9, make))
+
+
+def test_states_are_in_the_order_in_which_parameters_got_them(tmp_path: Path) -> None:
+    orders = []
+    for settings in ({}, {"optimizer_store": tmp_path}):
+        model = mlp()
+        optimizer = adamw(model)
+        with Hybrid(model, optimizer, device="cpu", **settings):
+            for late in (True, False):
+                model(torch.randn(BATCH, LENGTH)).sum().backward()
+                if late:
+                    next(model.parameters()).grad = None
+                optimizer.step()
+                optimizer.zero_grad()
+            orders.append(list(optimizer.state_dict()["state"]))
+        assert list(optimizer.state_dict()["state"]) == orders[-1], "closed"
+    assert orders == [[*range(1, len(orders[0])), 0]] * 2, "the order of plain training"
 
 
 def test_checkpoints_load_in_both_directions(tmp_path: Path, small_chunks: None) -> None:

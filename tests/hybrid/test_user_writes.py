@@ -19,6 +19,7 @@ from fastio.hybrid import Hybrid
 from fastio.hybrid.errors import HybridError, StateLostError
 from fastio.hybrid.memory.device_memory import device_memory_for
 from fastio.hybrid.memory.flat_buffer import FlatBuffer
+from fastio.hybrid.memory.ranks import OneRank
 from hybrid_training import adamw, assert_same_bits, cloned, one_thread, rotated
 
 PLACES = pytest.mark.parametrize("stored", [False, True], ids=["in memory", "on a store"])
@@ -181,7 +182,7 @@ def test_parameter_memory_that_moves_raises_an_error(stored: bool, tmp_path: Pat
 
 def test_full_disk_raises_an_error_instead_of_killing_the_process(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "small", 1) as folder, pytest.raises(OSError, match="space"):
-        FlatBuffer(4 << 20, device_memory_for("cpu"), str(folder))
+        FlatBuffer(4 << 20, device_memory_for("cpu"), OneRank(), str(folder))
 
 
 def test_full_optimizer_store_raises_an_error_that_names_it(tmp_path: Path) -> None:

@@ -149,6 +149,9 @@ def error_of(what: str) -> str:
         optimizer = OPTIMIZERS["adam"](model)
     if what == "rate at first" and rank:
         optimizer.param_groups[0]["lr"] = 0.5
+    if what == "max_norm":
+        model = nn.Sequential(nn.Embedding(3, 4, max_norm=1.0))
+        optimizer = adamw(model)
     if what == "outside":
         optimizer = adamw(model[0])
     try:

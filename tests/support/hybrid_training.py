@@ -194,10 +194,16 @@ def cloned(value: Any) -> Any:
 
 
 class _Late:
-    def __init__(self, destination: Tensor, source: Tensor) -> None:
+    """A copy that runs when it is waited for, after an ``earlier`` one of the same engine."""
+
+    def __init__(self, destination: Tensor, source: Tensor, earlier: _Late | None = None) -> None:
         self._pair: tuple[Tensor, Tensor] | None = (destination, source)
+        self._earlier = earlier
 
     def wait(self) -> None:
+        if self._earlier is not None:
+            self._earlier.wait()
+            self._earlier = None
         if self._pair is not None:
             destination, source = self._pair
             self._pair = None
@@ -218,6 +224,7 @@ class LateDeviceMemory(TwoBuffers):
         super().__init__()
         self.buffers: list[Tensor] = []
         self.copies = 0
+        self._latest: _Late | None = None  # of the engine to the device
 
     def allocate(self, nbytes: int) -> Tensor:
         self.buffers.append(torch.full((nbytes,), 0xFF, dtype=torch.uint8))
@@ -226,7 +233,8 @@ class LateDeviceMemory(TwoBuffers):
     def copy_to_device(self, device: Tensor, host: Tensor) -> _Late:
         self.copies += 1
         device.fill_(0xFF)
-        return _Late(device, host)
+        self._latest = _Late(device, host, self._latest)
+        return self._latest
 
     def copy_to_host(self, host: Tensor, device: Tensor) -> _Late:
         host.copy_(torch.full_like(host, torch.nan))
@@ -235,5 +243,6 @@ class LateDeviceMemory(TwoBuffers):
     move_to_host = copy_to_host
 
     def synchronize(self) -> None:
+        self._latest = None
         for buffer in self.buffers:
             buffer.fill_(0xFF)  # the host memory that these copy is about to change

@@ -22,6 +22,7 @@ from fastio import devices
 from fastio.errors import RefusedError
 from fastio.hybrid.memory.device_memory import TwoBuffers
 from fastio.hybrid.memory.flat_buffer import FlatBuffer
+from fastio.hybrid.memory.ranks import OneRank
 from fastio.memory.staging_buffers import HostMemory
 from fastio.testing.layouts import MIB
 
@@ -139,7 +140,7 @@ def test_freeing_it_in_a_child_leaves_the_childs_own_memory_and_cuda_alone(
 
 
 def test_cpu_tensors_that_a_user_reaches_stay_readable_in_a_child() -> None:
-    parameters = FlatBuffer(4096, TwoBuffers()).bytes(0, 4096)
+    parameters = FlatBuffer(4096, TwoBuffers(), OneRank()).bytes(0, 4096)
     parameters.fill_(3)
     assert in_child(lambda: bytes(parameters.numpy()) == b"\3" * 4096) == 0
     with pytest.raises(ValueError, match="cannot be inherited"):

@@ -13,8 +13,8 @@ import torch
 
 from fastio.errors import TransferError
 from fastio.hybrid.memory.device_memory import DeviceMemory
-from fastio.hybrid.memory.ranks import Ranks
-from fastio.memory.staging_buffers import PAGE, HostMemory
+from fastio.hybrid.memory.ranks import OneRank, Ranks
+from fastio.memory.staging_buffers import PAGE
 from fastio.offload.stores.store_places import open_unnamed
 from fastio.sizes import exact_size
 
@@ -34,13 +34,11 @@ class FlatBuffer:
     """Zeroed host memory, pinned if the device memory requires it. Each view has its own storage and keeps it alive.
 
     ``folder``: use a mapped, unnamed file there, not pinned: the system writes it out when memory is short, and
-    ``forget`` drops resident pages. ``ranks``: if there are several, they all make this buffer, and share its memory.
+    ``forget`` drops resident pages. ``ranks``: those that make this buffer; several share its memory.
     Raises TransferError, which names the folder, and RefusedError if memory is refused.
     """
 
-    def __init__(
-        self, nbytes: int, device_memory: DeviceMemory, folder: str | None = None, ranks: Ranks | None = None
-    ) -> None:
+    def __init__(self, nbytes: int, device_memory: DeviceMemory, ranks: Ranks, folder: str | None = None) -> None:
         self._device_memory = device_memory
         self._mapped: mmap.mmap | None = None
         nbytes = max(PAGE, -(-nbytes // PAGE) * PAGE)
@@ -51,14 +49,15 @@ class FlatBuffer:
         else:
             pin_for = device_memory.pin_for
             with contextlib.nullcontext() if pin_for is None else pin_for.on(device_memory.device):
-                # All tensors that a user reaches are device tensors if it is pinned, which no forked process can read.
-                # Otherwise they are CPU tensors, which DataLoader workers may read.
-                if ranks is None or ranks.count == 1:
-                    self._memory = HostMemory(nbytes, pin_for, inherited=pin_for is None)
-                else:
-                    self._memory = ranks.share(nbytes, pin_for)
+                self._memory = ranks.memory(nbytes, pin_for)
             self._view = self._memory.view
         self.nbytes = nbytes
+
+    def own_copy(self) -> FlatBuffer:
+        """Return a copy that no other rank has."""
+        own = FlatBuffer(self.nbytes, self._device_memory, OneRank())
+        own.bytes(0, own.nbytes).copy_(self.bytes(0, own.nbytes))
+        return own
 
     def bytes(self, offset: int, nbytes: int) -> torch.Tensor:
         """Return bytes as the host sees them: uint8 of shape ``(nbytes,)``."""

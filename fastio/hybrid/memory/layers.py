@@ -128,7 +128,7 @@ def move_to_host(groups: Sequence[Group], device_memory: DeviceMemory, ranks: Ra
     parameters = [parameter for *_, own in groups for _, parameter in own]
     _refuse_fixed_types(parameters, device_memory.device)
     offsets, end = lay_out(p.numel() * p.element_size() for p in parameters)
-    flat_buffer = FlatBuffer(end, device_memory, ranks=ranks)
+    flat_buffer = FlatBuffer(end, device_memory, ranks)
     place = iter(offsets)
     layers = []
     freed = FreedMemory()

@@ -12,60 +12,72 @@ import json
 import os
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from fastio.devices import Accelerator
-from fastio.errors import kind_of
 from fastio.hybrid.errors import HybridError
 from fastio.hybrid.memory.shared_memory import SharedMemory, memory_file, open_memory_file
+from fastio.memory.staging_buffers import HostMemory
 
 _SAME_MACHINE = (
     "process_group must have ranks of one machine only: make a group for each (torch.distributed.new_subgroups())"
 )
 
 
-class Ranks:
-    """This process's ``index`` among ``count`` ranks of ``group``; without a group it is alone.
+class Ranks(Protocol):
+    """The ranks that have this process's host copy, by ``index``. All of them must make the same calls."""
 
-    All ranks must make the same calls. They wait for each other for at most the time limit of the group, over
-    connections of their own: other calls on the group (DistributedDataParallel's) are not mixed up with these. Raises
-    TypeError, and HybridError for a group that cannot exchange CPU tensors or that this process is not in.
-    """
+    index: int
 
-    def __init__(self, group: Any = None) -> None:
-        self.index, self.count = 0, 1
-        if group is None:
-            return
-        if not dist.is_available() or not isinstance(group, dist.ProcessGroup):
-            raise TypeError(f"process_group is {kind_of(group)}: expected a torch.distributed process group")
-        self.index, self.count = dist.get_rank(group), dist.get_world_size(group)
-        if self.index < 0:
-            raise HybridError(
-                f"this process (rank {dist.get_rank()}) is not in process_group: give the group of this machine's ranks"
-            )
-        devices = sorted(device.type for device in group._device_types)
-        if "cpu" not in devices:
-            raise HybridError(
-                f"process_group exchanges tensors of {', '.join(devices)} only, and ranks wait for each other by CPU "
-                f'tensors: init_process_group("cpu:gloo,cuda:nccl"), or a group of backend "gloo"'
-            )
-        if self.count > 1:
-            self._own = _connect(group, self.index, self.count)
-
-    @contextlib.contextmanager
-    def together(self, what: str, cure: str = "") -> Iterator[dict[str, Any]]:
+    def together(self, what: str, cure: str = "") -> AbstractContextManager[dict[str, Any]]:
         """Do something on all ranks, and wait for all of them at its end. If it fails on one, all raise.
 
         They raise HybridError, which names what differs and says ``cure``, too if the values that they put into the
         dictionary (numbers and text) are not the same.
         """
+
+    def memory(self, nbytes: int, pin_for: Accelerator | None) -> HostMemory | SharedMemory:
+        """Return zeroed memory that all of them have. RefusedError or HybridError if they cannot."""
+
+
+class OneRank:
+    """A rank alone."""
+
+    index = 0
+
+    @contextlib.contextmanager
+    def together(self, what: str, cure: str = "") -> Iterator[dict[str, Any]]:
+        """See :class:`Ranks`."""
+        yield {}
+
+    def memory(self, nbytes: int, pin_for: Accelerator | None) -> HostMemory:
+        """See :class:`Ranks`.
+
+        All tensors that a user reaches are device tensors if it is pinned, which no forked process can read. Otherwise
+        they are CPU tensors, which DataLoader workers may read.
+        """
+        return HostMemory(nbytes, pin_for, inherited=pin_for is None)
+
+
+class SharingRanks:
+    """This process among ``count`` ranks of a group, which share memory.
+
+    They wait for each other for at most the time limit of the group, over connections of their own: other calls on the
+    group (DistributedDataParallel's) are not mixed up with these.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self.index, self.count = dist.get_rank(group), dist.get_world_size(group)
+        self._own = _connect(group, self.index, self.count)
+
+    @contextlib.contextmanager
+    def together(self, what: str, cure: str = "") -> Iterator[dict[str, Any]]:
+        """See :class:`Ranks`."""
         values: dict[str, Any] = {}
-        if self.count == 1:
-            yield values
-            return
         try:
             yield values
         except BaseException:
@@ -80,8 +92,8 @@ class Ranks:
         if most != -least:
             raise HybridError(f"ranks that share memory differ in {_difference(self._all(what, values))}: {cure}")
 
-    def share(self, nbytes: int, pin_for: Accelerator | None) -> SharedMemory:
-        """Return zeroed memory that all ranks share. RefusedError or HybridError if they cannot."""
+    def memory(self, nbytes: int, pin_for: Accelerator | None) -> SharedMemory:
+        """See :class:`Ranks`."""
         fd, token = -1, uuid.uuid4().hex
         try:
             with self.together("making shared memory", "make the same model and optimizer on every rank") as values:

@@ -115,9 +115,7 @@ class ShadowModel:
                 self._copy(layer)
         self._waiting.clear()
         for slot in self._switched:
-            if slot.device is not None and slot.parameter._version != slot.version:
-                slot.host.copy_(slot.device)
-            slot.parameter.data = slot.device_view
+            self._switch_back(slot)
         self._switched.clear()
 
     def abort(self) -> None:
@@ -178,6 +176,11 @@ class ShadowModel:
         else:
             return False
         return True
+
+    def _switch_back(self, slot: Slot) -> None:
+        if slot.device is not None and slot.parameter._version != slot.version:  # forward wrote to it
+            slot.host.copy_(slot.device)
+        slot.parameter.data = slot.device_view
 
     def _copy(self, layer: Layer) -> None:
         for device, host in layer.runs:  # one engine, in order: waiting for the last copy is enough

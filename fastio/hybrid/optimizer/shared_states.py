@@ -16,7 +16,7 @@ from fastio.hybrid.memory.device_memory import TwoBuffers
 from fastio.hybrid.memory.flat_buffer import ALIGNMENT, FlatBuffer
 from fastio.hybrid.memory.gradient import Gradient
 from fastio.hybrid.memory.gradient_copies import GradientCopies
-from fastio.hybrid.memory.ranks import Ranks
+from fastio.hybrid.memory.ranks import SharingRanks
 from fastio.hybrid.optimizer.cpu_optimizer import CpuOptimizer, settings_of
 from fastio.hybrid.optimizer.update_states import State, cut_state, put_back, update_parts, updated
 from fastio.hybrid.planning import costs
@@ -40,7 +40,7 @@ class SharedStates:
         optimizer: Optimizer,
         cpu_optimizer: CpuOptimizer,
         gradients: Sequence[Gradient],
-        ranks: Ranks,
+        ranks: SharingRanks,
     ) -> None:
         self._optimizer = optimizer
         self._cpu_optimizer = cpu_optimizer
@@ -58,8 +58,8 @@ class SharedStates:
         tensors = sorted({name for state in made for name, value in state.items() if value.dim()})
         end = max((gradient.slot.offset + gradient.slot.nbytes for gradient in gradients), default=0)
         on_host = TwoBuffers()  # no device reads it: not pinned
-        self._buffers = {name: FlatBuffer(end, on_host, ranks=ranks) for name in tensors}
-        self._numbers = FlatBuffer(ALIGNMENT * len(gradients), on_host, ranks=ranks)
+        self._buffers = {name: FlatBuffer(end, on_host, ranks) for name in tensors}
+        self._numbers = FlatBuffer(ALIGNMENT * len(gradients), on_host, ranks)
 
     def step(self, gradients: GradientCopies, groups: dict[torch.Tensor, int]) -> None:
         """See :class:`fastio.hybrid.optimizer.update_states.States`."""

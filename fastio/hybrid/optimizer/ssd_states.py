@@ -55,6 +55,7 @@ class SsdStates:
         self._names: dict[int, list[str]] = {}  # tensor names in a chunk's blob, in order
         self._kept: dict[Part, tuple[State, list[str]]] = {}  # numbers in memory, and names of stored tensors
         self._frozen_states: dict[torch.Tensor, State] = {}  # of parameters in no chunk (frozen)
+        self._order: dict[torch.Tensor, None] = {}  # parameters in the order in which they got their state
         self._freed = FreedMemory()
         self._failed: str | None = None
         self.bytes_written = self.bytes_read = 0
@@ -66,6 +67,7 @@ class SsdStates:
             raise StateLostError(f"an earlier step failed, and the optimizer's state is incomplete: {self._failed}")
         due = [(chunk, parts) for chunk in self._chunks if (parts := updated(chunk, groups))]
         gradients.start_copies(dict.fromkeys(part.gradient for _, parts in due for part in parts))
+        self._order.update(dict.fromkeys(p for p in groups if p.grad is not None))
         try:
             self._run(due, gradients, groups)
         except FastIOError as error:
@@ -93,12 +95,12 @@ class SsdStates:
                     whole_parameters = state.setdefault(name, torch.empty_like(part.slot.host))
                     part.of(whole_parameters).copy_(self._view(chunk, 0, name, part))
         found |= self._frozen_states
-        order = (p for group in self._optimizer.param_groups for p in group["params"])
-        return {parameter: found[parameter] for parameter in order if parameter in found}
+        return {parameter: found[parameter] for parameter in self._order if parameter in found}
 
     def take_over(self) -> None:
         """Replace the stored state by ``optimizer.state``, and leave that empty."""
         given = dict(self._optimizer.state)
+        self._order = dict.fromkeys(given)
         self._free_all()
         own = {part.slot.parameter for chunk in self._chunks for part in chunk.parts}
         self._frozen_states = {parameter: state for parameter, state in given.items() if parameter not in own}
