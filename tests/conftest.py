@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import itertools
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ from faults import Server, build_shim
 
 pytest_plugins = ["accelerators"]
 
+_NUMBERS = itertools.count()
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 # A deadline would test the wall clock. Hypothesis's own settings for CI (no random seed) stay. By night:
@@ -78,6 +80,18 @@ def empty_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.chdir(tmp_path_factory.mktemp("elsewhere"))
         patch.setenv("FASTIO_DICTIONARY_DIR", str(tmp_path_factory.mktemp("dictionaries")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def own_dictionaries(empty_folders: None) -> Iterator[None]:
+    """Begin each test with dictionaries that know nothing: no choice depends on what an earlier test measured."""
+    folder = Path(os.environ["FASTIO_DICTIONARY_DIR"]) / f"test-{next(_NUMBERS)}"
+    dicts = importlib.import_module("fastio.dicts")
+    dicts.forget()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FASTIO_DICTIONARY_DIR", str(folder))
+        yield
+    dicts.forget()
 
 
 @pytest.fixture(scope="session")

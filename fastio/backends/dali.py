@@ -29,6 +29,9 @@ from fastio.runtime.installation import pip_install
 from fastio.transports.transport import LOAD, Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
 _REGION = 16 << 20
+# DALI's threads share the samples of a batch, and a file is one; what it prefetches is the file again. docs/policies.md
+# has the times of 1 to 4 threads and depths of 1 to 3.
+_THREADS, _DEPTH = 1, 1
 _LONGEST = 2**31 - 1
 # The dtypes that DALI has a type for, in native byte order.
 _TYPES = frozenset(np.dtype(code) for code in ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"])
@@ -117,7 +120,7 @@ class DaliTransport:
         fn = importlib.import_module("nvidia.dali.fn")
         int32 = importlib.import_module("nvidia.dali.types").INT32
         kind, index = ("cpu", None) if device.type == "cpu" else ("gpu", device.index)
-        pipeline = self._dali.Pipeline(batch_size=1, num_threads=1, device_id=index, prefetch_queue_depth=1)
+        pipeline = self._dali.Pipeline(batch_size=1, num_threads=_THREADS, device_id=index, prefetch_queue_depth=_DEPTH)
         with pipeline:
             region = {}
             if not whole:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,6 @@ from fastio.offload.stores.tool_store import ToolStore
 
 ROWS, WIDTH = 512, 256
 SAVED = ROWS * WIDTH * 4  # bytes of one
-
-
-@pytest.fixture(autouse=True)
-def no_dictionaries(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("FASTIO_DICTIONARY_DIR", str(tmp_path_factory.mktemp("dictionaries")))
-    dicts.forget()
-    yield
-    dicts.forget()
 
 
 @pytest.fixture

@@ -42,12 +42,10 @@ def test_a_named_tool_is_used_and_teaches_no_dictionary(tmp_path: Path, kept: Pa
 
 def test_auto_learns_from_the_first_call_and_stores_it(tmp_path: Path, kept: Path) -> None:
     path, obj = tmp_path / "a.pt", torch.ones(1 << 18)
-    tools = set()
     for _ in range(25):
-        tools.add(fastio.save(obj, path).tool)
+        fastio.save(obj, path)
         path.read_bytes()  # always in the page cache, so all loads have one context
         fastio.load(path)
-    assert {"uring", "posix"} <= tools
     for op in ("save", "load"):
         explanation = fastio.explain(path, op)
         # If the machine changes its speed, earlier samples are dropped: all but those of the last call.
@@ -55,7 +53,8 @@ def test_auto_learns_from_the_first_call_and_stores_it(tmp_path: Path, kept: Pat
         assert explanation.entries[0].seconds
     dicts.flush()
     (file,) = kept.glob("*.json")
-    assert "uring" in json.dumps(json.loads(file.read_text()))
+    contexts = json.loads(file.read_text())["contexts"]
+    assert {context["op"] for context in contexts if context["sizes"]} == {"save", "load"}
     code = f"import fastio; print(sum(e.samples for e in fastio.explain({str(path)!r}).entries))"
     printed = warm_python.run(code)
     assert int(printed.stdout) >= 1  # the file keeps the last few samples of each tool

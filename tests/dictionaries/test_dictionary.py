@@ -21,12 +21,6 @@ SAVE = Context("save", "pt", "cpu", durable=True)
 LOAD = Context("load", "pt", "cpu", resident=False)
 
 
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FASTIO_DICTIONARY_DIR", str(tmp_path / "dictionaries"))
-    dicts.forget()
-
-
 def fill(dictionary: Dictionary, context: Context, times: dict[str, float], nbytes: int = MIB, calls: int = 6) -> None:
     for _ in range(calls):
         for tool, seconds in times.items():
@@ -79,6 +73,15 @@ def test_an_explanation_is_not_certain_among_tools_that_were_not_tried() -> None
     fill(only, LOAD, {"uring": 0.01}, nbytes, 40)
     reason = only.explain(LOAD, nbytes, ("uring",)).reason
     assert reason == "uring is the only tool that can be used"
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_no_test_knows_what_an_earlier_one_measured(turn: int, tmp_path: Path) -> None:
+    default = dicts.default("save", str(tmp_path))
+    assert default.times(SAVE, MIB, TOOLS) == {}, f"turn {turn}"
+    fill(default, SAVE, {"uring": 1.0, "posix": 2.0, "torch": 4.0})
+    assert dicts.default("save", str(tmp_path)).times(SAVE, MIB, TOOLS).keys() == set(TOOLS)
+    dicts.flush()
 
 
 def test_a_fresh_dictionary_answers_by_what_ships() -> None:

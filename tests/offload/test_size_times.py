@@ -72,7 +72,7 @@ def test_expected_times_rule_out_tools_that_no_size_knows() -> None:
     times.observe("w", MIB, "b", 1.0)
     expected = {"a": 0.5, "b": 1.0, "c": 9.0}
     tried = set()
-    for _ in range(20):
+    for _ in range(40):
         tool = times.order(MIB, TOOLS, lambda: expected)[0]
         tried.add(tool)
         times.observe("w", MIB, tool, 1.0)

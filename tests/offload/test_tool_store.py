@@ -36,15 +36,6 @@ TOOLS = ("posix", "uring", "torch", "numpy")
 Opener = Callable[[Path], Any]
 
 
-@pytest.fixture(autouse=True)
-def no_dictionaries(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Give each test empty dictionaries."""
-    monkeypatch.setenv("FASTIO_DICTIONARY_DIR", str(tmp_path_factory.mktemp("dictionaries")))
-    dicts.forget()
-    yield
-    dicts.forget()
-
-
 @pytest.fixture(params=["block", "tools", *TOOLS])
 def opener(request: pytest.FixtureRequest) -> Opener:
     openers: dict[str, Opener] = {"block": BlockStore, "tools": ToolStore}

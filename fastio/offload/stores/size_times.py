@@ -15,7 +15,7 @@ from fastio.dicts.sizes import bucket_of
 
 _LATEST = 17  # times that count, of each tool and direction
 _FAR = 1.5  # a tool this many times slower than the best of the nearest size is not tried at another
-_AGAIN, _POWER, _MOST = 16, 4, 512  # a tool as fast as the best is tried again after 16 calls, a slower one later
+_AGAIN, _POWER, _MOST = 32, 4, 512  # a tool as fast as the best is tried again after 32 calls, a slower one later
 
 
 class SizeTimes:
