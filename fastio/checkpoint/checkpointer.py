@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -137,7 +139,8 @@ class Checkpointer:
             self._steps = self._open(folder, settings, make=not read_only)
             self._reader = StepReader(self._steps, policy, progress, self._members)
             if not read_only:
-                self._saver = Saver(self._steps, settings, self._members)
+                with self._withdrawn_on_error(self._steps):
+                    self._saver = Saver(self._steps, settings, self._members)
                 at_exit.close_at_exit(self)
         except BaseException:
             self._members.close()
@@ -163,7 +166,18 @@ class Checkpointer:
         with members.agreement("Checkpointer"):
             if members.rank > 0:
                 steps = steps_in(path, make=False)
-        return opened_by_all(steps, members, make)
+        with self._withdrawn_on_error(steps):
+            return opened_by_all(steps, members, make)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _withdrawn_on_error(steps: StepFolder) -> Iterator[None]:
+        """Remove the folder again, if it was made, after an error."""
+        try:
+            yield
+        except BaseException:
+            steps.withdraw()
+            raise
 
     def __repr__(self) -> str:
         settings = [f"policy {self._policy!r}"]

@@ -21,7 +21,7 @@ SIZE, QUICK_SIZE = 3_600_000_000, 400_000_000
 
 
 def checkpoint(command: CommandRun, size: int | None, rounds: int | None, simulate_ranks: int | None) -> None:
-    """Saves and restores of a model with its AdamW, one process and two, beside torch.save and DCP."""
+    """Saves and restores of a model with its AdamW, by one process and by ranks, beside torch.save and DCP."""
     if simulate_ranks is not None:
         _simulate(command, simulate_ranks, size or simulated_tables.NBYTES)
         return

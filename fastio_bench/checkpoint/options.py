@@ -31,7 +31,7 @@ def _state_size(context: click.Context, parameter: click.Parameter, value: str |
 )  # fmt: skip
 @common
 def checkpoint(command: CommandRun, **given: Any) -> None:
-    """Saves and restores of a model with its AdamW, one process and two, beside torch.save and DCP."""
+    """Saves and restores of a model with its AdamW, by one process and by ranks, beside torch.save and DCP."""
     from fastio_bench.checkpoint.command import checkpoint as run
 
     run(command, **given)

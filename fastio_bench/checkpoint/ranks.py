@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
@@ -20,6 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from fastio._native import crc32_at
 from fastio.distributed import Reader, Writer
 from fastio.results import record
+from fastio_bench.checkpoint.rank_group import agreed, joined, led, sums
 from fastio_bench.checkpoint.state import Shape, sharded
 from fastio_bench.checkpoint.works import FASTIO, RANKS_LOAD, RANKS_SAVE, RANKS_TOOLS, WORLD, Job
 from fastio_bench.harness import page_cache, warmup
@@ -29,7 +27,6 @@ from fastio_bench.harness.rounds import Failure, Sample, SystemClock, describe
 from fastio_bench.peers import catalogue, libraries
 from fastio_bench.peers.contestants import remove
 
-_TIMEOUT = datetime.timedelta(seconds=120)  # the time that one rank waits for the other
 _LEARNING = 6  # rounds
 _WRITER = partial(FileSystemWriter, thread_count=libraries.dcp_threads(WORLD))
 _CALLS: tuple[tuple[Any, Any], ...] = ((_WRITER, FileSystemReader), (Writer, Reader))
@@ -38,14 +35,8 @@ _STORAGES = dict(zip(RANKS_TOOLS, _CALLS, strict=True))
 
 def run(job: Job) -> Iterator[Sample | Failure]:
     """Everything that the two ranks measure together. Both ranks yield it."""
-    cores = len(os.sched_getaffinity(0))
-    torch.set_num_threads(max(1, cores // WORLD))
-    store = dist.FileStore(os.path.join(job.folder, "rendezvous"), WORLD)  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=job.rank, world_size=WORLD, timeout=_TIMEOUT)
-    try:
+    with joined(job):
         yield from _Rank(job).rounds(job.saves)
-    finally:
-        dist.destroy_process_group()
 
 
 class _Rank:
@@ -53,7 +44,6 @@ class _Rank:
 
     def __init__(self, job: Job) -> None:
         self._shape, self._folder = Shape(job.depth, job.width), Path(job.folder)
-        self._leads = job.rank == 0
         self._state, self._memory = sharded(self._shape, init_device_mesh("cpu", (WORLD,)))
         self._nbytes = sum(tensor.nbytes for tensor in self._memory)
         self._fingerprint = self._read()
@@ -78,7 +68,7 @@ class _Rank:
                         continue
                     if number >= 0:
                         yield sample
-                self._led(partial(remove, self._path(tool)))
+                led(partial(remove, self._path(tool)))
 
     def _timed(self, work: str, tool: str) -> Sample:
         call = self._save(tool) if work == RANKS_SAVE else self._load(tool)
@@ -92,9 +82,7 @@ class _Rank:
             wall, cpu = clock.wall() - wall, clock.cpu() - cpu
         way = catalogue.way(transfers[-1]) if transfers else ""
         wrong = work == RANKS_LOAD and self._read() != self._fingerprint
-        both = torch.tensor([self._nbytes, cpu, wrong], dtype=torch.float64)
-        dist.all_reduce(both)
-        nbytes, cpu, wrongs = both.tolist()
+        nbytes, cpu, wrongs = sums(self._nbytes, cpu, wrong)
         if wrongs:  # on either rank: both must take the same branch
             raise ChildError(f"{tool} loaded something else than was saved")
         return Sample(work, self._shape.name, tool, 0, int(nbytes), wall, cpu, way=way)
@@ -107,33 +95,10 @@ class _Rank:
         path = self._path(tool)
         for tensor in self._memory:
             tensor.zero_()
-        self._led(lambda: page_cache.drop(path))
-        self._agreed(lambda: page_cache.check(path, "cold"))
+        led(lambda: page_cache.drop(path))
+        agreed(lambda: page_cache.check(path, "cold"))
         reader = _STORAGES[tool][1](path)
         return lambda: load(self._state, storage_reader=reader)
-
-    def _led(self, action: Callable[[], object]) -> None:
-        """Run what one rank does for both."""
-        dist.barrier()
-        self._agreed(action if self._leads else lambda: None)
-
-    @staticmethod
-    def _agreed(action: Callable[[], object]) -> None:
-        """Run the call on both ranks.
-
-        If one fails, both raise: a rank alone would wait for the other until the timeout.
-        """
-        error: Exception | None = None
-        try:
-            action()
-        except Exception as raised:  # any error: the other rank must learn of it
-            error = raised
-        failed = torch.tensor([error is not None], dtype=torch.int)
-        dist.all_reduce(failed)
-        if error is not None:
-            raise error
-        if failed.item():
-            raise ChildError("the other rank could not go on")
 
     def _path(self, tool: str) -> Path:
         return self._folder / ("ranks-fastio" if tool == FASTIO else "ranks-dcp")

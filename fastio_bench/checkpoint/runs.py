@@ -10,19 +10,23 @@ from pathlib import Path
 from fastio_bench.checkpoint import child
 from fastio_bench.checkpoint.state import Shape
 from fastio_bench.checkpoint.works import (
+    BLOCKED_OF,
     COLUMNS,
     DCP,
     DURABLE,
     FASTIO,
     INCREMENTAL,
     OF_TORCH,
+    RANK_COUNTS,
     RANKS_SAVE,
+    RESHARD,
     RESTORE,
     RESTORERS,
     ROWS,
     SAVERS,
     SLOWED,
     SLOWING,
+    STEP_OF,
     TORCH,
     WORLD,
     Job,
@@ -36,7 +40,10 @@ from fastio_bench.peers.contestants import remove
 SAVES = 2  # saves of one process, after a first one that does not count
 MEMORY, DISK = 4, 4  # the most memory of all processes and the most disk of all files, in sizes of the state
 _KEPT = "of-"  # the prefix of files that other processes will read
-_LIMITED = ((DURABLE, TORCH), (RANKS_SAVE, DCP), (RESTORE, TORCH))  # the disk's limit is measured after each of these
+_LIMITED = (
+    *((DURABLE, TORCH), (RANKS_SAVE, DCP), (RESTORE, TORCH), (RESHARD, FASTIO)),
+    *((work, FASTIO) for work in STEP_OF.values()),
+)  # the disk's limit is measured after each of these
 _START = 4.0  # seconds until a fresh process has imported everything
 # Seconds for 10^9 bytes, including set-up: making the state, saving it once, learning.
 _MAKE, _SAVE, _LEARN = 2.0, 1.0, 16.0
@@ -96,7 +103,7 @@ class Runs:
     def _limit(self, sample: Sample) -> Sample | Failure:
         """The disk's limit for as many bytes. It runs in this process: fio would outlive a killed child."""
         try:
-            if sample.work == RESTORE:
+            if sample.work in (RESTORE, RESHARD):
                 took = disk_limit.find().read(self.folder / OF_TORCH, sample.nbytes)
             else:
                 took = disk_limit.fresh_file(self.folder, sample.nbytes)
@@ -123,12 +130,17 @@ class Runs:
         size = self.nbytes / 1e9
         made, saved = _START + _MAKE * size, _SAVE * size
         counted = self.rounds * SAVES
-        ranks = tuple(self._job("ranks.run", saves=self.rounds, rank=rank) for rank in range(WORLD))
         return [
             Step("fastio learns", FASTIO, (DURABLE,), (self._job("saving.learn"),), made + _LEARN * size),
             *(self._saves(tool, made, saved) for _ in range(self.rounds) for tool in SAVERS),
             *(self._slowed(tool, made, saved) for tool in SLOWING),
-            Step("2 ranks", FASTIO, (RANKS_SAVE,), ranks, made + _START + 4 * (self.rounds + 3) * saved),
+            *(
+                self._by_ranks(
+                    "rank_steps.save", count, counted, (BLOCKED_OF[count], STEP_OF[count]), 3 * (counted + 1) * saved
+                )
+                for count in RANK_COUNTS
+            ),
+            self._by_ranks("ranks.run", WORLD, self.rounds, (RANKS_SAVE,), 4 * (self.rounds + 3) * saved),
             Step(
                 "a tenth changed",
                 FASTIO,
@@ -144,6 +156,7 @@ class Runs:
                 _START + 16 * (self.rounds + 1) * saved / 3,
             ),
             Step("writing", TORCH, (RESTORE,), (self._job("restoring.prepare", TORCH),), made + 3 * saved),
+            self._by_ranks("rank_steps.restore", WORLD, self.rounds, (RESHARD,), 2 * self.rounds * saved),
             *(
                 Step(f"{tool}: restores", tool, (RESTORE,), (self._job("restoring.restore", tool),), made + 1.5 * saved)
                 for _ in range(self.rounds)
@@ -161,5 +174,9 @@ class Runs:
         jobs = (self._job("slowdown.run", tool, counted),)
         return Step(f"{tool}: steps meanwhile", tool, (SLOWED,), jobs, made + (counted + 1) * (1 + 2 * saved))
 
-    def _job(self, task: str, tool: str = "", saves: int = 0, rank: int = 0) -> Job:
-        return Job(task, str(self.folder), self.shape.depth, self.shape.width, tool, saves, rank)
+    def _by_ranks(self, task: str, count: int, saves: int, works: tuple[str, ...], seconds: float) -> Step:
+        jobs = tuple(self._job(task, saves=saves, rank=rank, world=count) for rank in range(count))
+        return Step(f"{count} ranks", FASTIO, works, jobs, count * _START / 2 + seconds + _MAKE * self.nbytes / 1e9)
+
+    def _job(self, task: str, tool: str = "", saves: int = 0, rank: int = 0, world: int = 1) -> Job:
+        return Job(task, str(self.folder), self.shape.depth, self.shape.width, tool, saves, rank, world)

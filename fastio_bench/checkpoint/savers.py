@@ -10,7 +10,6 @@ import torch
 
 from fastio.checkpoint import Checkpointer, SaveHandle
 from fastio.results import record
-from fastio_bench.checkpoint.state import TrainingState
 from fastio_bench.checkpoint.works import BUDGET_PART, BUDGETED, COPY, DCP, DCP_CACHED, FASTIO, PROCESS, TORCH
 from fastio_bench.peers import catalogue, libraries
 from fastio_bench.peers.contestants import remove
@@ -25,6 +24,19 @@ SETTINGS = {
     BUDGETED: f"memory_budget=nbytes // {BUDGET_PART}",
     COPY: "copy_ of every tensor into memory that is there, all threads",
 }
+
+
+class State(Protocol):
+    """What is saved: the whole state, or one rank's part of it."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def tree(self) -> dict[str, Any]: ...
+
+    def dicts(self) -> dict[str, Any]: ...
+
+    def tensors(self) -> dict[str, torch.Tensor]: ...
 
 
 class Saver(Protocol):
@@ -47,7 +59,7 @@ class Saver(Protocol):
 class ByCheckpointer:
     """fastio's Checkpointer. With ``keep`` it removes old steps itself, else ``clear`` does."""
 
-    def __init__(self, state: TrainingState, folder: Path, keep: int | None = None, **settings: Any) -> None:
+    def __init__(self, state: State, folder: Path, keep: int | None = None, **settings: Any) -> None:
         self._state, self._folder = state.tree(), folder
         self._kept_by_itself = keep is not None
         self._checkpointer = Checkpointer(folder, keep=keep, **settings)
@@ -81,7 +93,7 @@ class ByCheckpointer:
 class ByTorch:
     """torch.save and fsync: training waits for all of it."""
 
-    def __init__(self, state: TrainingState, folder: Path) -> None:
+    def __init__(self, state: State, folder: Path) -> None:
         self._state, self._path = state, folder / "state.pt"
         folder.mkdir()
 
@@ -108,11 +120,11 @@ class ByDCP:
     same copy, so training would wait as long.)
     """
 
-    def __init__(self, state: TrainingState, folder: Path, cached: bool) -> None:
+    def __init__(self, state: State, folder: Path, cached: bool, ranks: int = 1) -> None:
         from torch.distributed.checkpoint import state_dict_saver
 
         self._save: Callable[..., Any] = state_dict_saver.async_save
-        self._state, self._path = state, folder
+        self._state, self._path, self._threads = state, folder, libraries.dcp_threads(ranks)
         self._settings: dict[str, Any] = {}
         self._future: Any = None
         if cached:
@@ -127,7 +139,7 @@ class ByDCP:
     def save(self) -> None:
         from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-        writer = FileSystemWriter(self._path, thread_count=libraries.dcp_threads())
+        writer = FileSystemWriter(self._path, thread_count=self._threads)
         self._future = self._save(self._state.dicts(), storage_writer=writer, **self._settings)
 
     def is_written(self) -> bool:
@@ -150,7 +162,7 @@ class ByDCP:
 class ByCopy:
     """No save, only a copy into resident memory: the lower bound of any snapshot."""
 
-    def __init__(self, state: TrainingState) -> None:
+    def __init__(self, state: State) -> None:
         sources = [tensor.reshape(-1).view(torch.uint8) for tensor in state.tensors().values()]
         self._pairs = [(torch.zeros_like(source), source) for source in sources]
         for target, source in self._pairs:
@@ -173,7 +185,7 @@ class ByCopy:
         self._pairs = []
 
 
-def make(tool: str, state: TrainingState, folder: Path) -> Saver:
+def make(tool: str, state: State, folder: Path) -> Saver:
     """The saver of that name. Its files lie in ``folder``, which does not exist yet."""
     if tool == FASTIO:
         return ByCheckpointer(state, folder)

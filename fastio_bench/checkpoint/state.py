@@ -99,16 +99,44 @@ def parameters(shape: Shape) -> dict[str, torch.Tensor]:
     return {name: parameter.detach() for name, parameter in network.named_parameters()}
 
 
-def sharded(shape: Shape, mesh: Any) -> tuple[dict[str, Any], list[torch.Tensor]]:
-    """One rank's part of such a state, as FSDP2 shards it and DCP names it, and its memory."""
+class ShardedState:
+    """One rank's part of such a state, with the same values for any number of ranks that divides ``parts``."""
+
+    def __init__(self, shape: Shape, mesh: Any, parts: int) -> None:
+        self._tree, self.memory = sharded(shape, mesh, parts)
+
+    def tree(self) -> dict[str, Any]:
+        """The state as a Checkpointer takes it."""
+        return self._tree
+
+    dicts = tree
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """This rank's part of every sharded tensor, by its number."""
+        return {str(number): tensor for number, tensor in enumerate(self.memory)}
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of this rank's tensors."""
+        return sum(tensor.nbytes for tensor in self.memory)
+
+
+def sharded(shape: Shape, mesh: Any, parts: int = 0) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    """One rank's part of such a state, as FSDP2 shards it and DCP names it, and its memory.
+
+    Values depend on which of ``parts`` they are in: as many as ranks, if it is 0.
+    """
     from torch.distributed.tensor import DTensor, Shard
 
     rank, world = mesh.get_local_rank(), mesh.size()
-    generator = torch.Generator().manual_seed(rank)
+    own = max(parts // world, 1)
+    generators = [torch.Generator().manual_seed(rank * own + number) for number in range(own)]
     local: list[torch.Tensor] = []
 
     def part(whole: torch.Tensor) -> Any:
-        mine = torch.empty(whole.shape[0] // world, *whole.shape[1:]).uniform_(generator=generator)
+        mine = torch.empty(whole.shape[0] // world, *whole.shape[1:])
+        for piece, generator in zip(mine.tensor_split(own), generators, strict=True):
+            piece.uniform_(generator=generator)
         local.append(mine)
         return DTensor.from_local(mine, mesh, [Shard(0)], run_check=False)
 

@@ -9,6 +9,7 @@ from fastio_bench.checkpoint.works import (
     ALONE,
     BASELINES,
     BLOCKED,
+    BLOCKED_OF,
     BUDGET_PART,
     BUDGETED,
     COLUMNS,
@@ -22,14 +23,17 @@ from fastio_bench.checkpoint.works import (
     PROCESS,
     RANKS_LOAD,
     RANKS_SAVE,
+    RESHARD,
     RESTORE,
     ROWS,
     SLOWED,
+    STEP_OF,
     TORCH,
     WORKS,
 )
 from fastio_bench.harness.rounds import Failure, Sample
 from fastio_bench.harness.stats import Summary, summarise
+from fastio_bench.machine import disk_limit
 from fastio_bench.peers.goals import Goal
 from fastio_bench.report.summary_tables import spread
 from fastio_bench.report.table import Cell, ResultTable
@@ -49,6 +53,17 @@ _NOTES = {
     "written. MB/s are of its parameters.",
     DURABLE: "Until the bytes would survive a power cut. Beyond: the peak of memory above the state, first save "
     "included. The disk's limit: as many bytes in one fresh file, past the page cache, synced.",
+    **dict.fromkeys(
+        BLOCKED_OF.values(),
+        "Until save returns on the slowest rank; each tool's first is not counted. Tensors are sharded over the ranks, "
+        "processes on this machine. The copy is of the same tensors, by all ranks at once, into memory that is there.",
+    ),
+    **dict.fromkeys(
+        STEP_OF.values(),
+        "Until the files of all ranks would survive a power cut. The disk's limit: one writer of all.",
+    ),
+    RESHARD: "Into tensors that are there, the files not in the page cache; both read the step of a Checkpointer. The "
+    "disk's limit: one reader of as many bytes.",
     RANKS_SAVE: "Until all ranks have saved; tensors are sharded over both, as FSDP2 does it. dcp.save with the "
     "storage of either: FileSystemWriter, the processors shared out as its threads, which syncs its files, or fastio's "
     "Writer. The disk's limit: one writer of all.",
@@ -108,6 +123,10 @@ def _times(found: dict[tuple[str, str], Summary]) -> Iterable[Goal]:
     for work, other, asked in (
         (BLOCKED, COPY, 0.95),
         (DURABLE, TORCH, 2.3),
+        *((work, COPY, 0.95) for work in BLOCKED_OF.values()),
+        (DURABLE, disk_limit.TOOL, 0.9),
+        *((work, disk_limit.TOOL, 0.85) for work in STEP_OF.values()),
+        (RESHARD, disk_limit.TOOL, 0.8),
         (RANKS_SAVE, DCP, 2.0),
         (RESTORE, TORCH, 1.7),
         (INCREMENTAL, FULL, 5.0),
@@ -117,10 +136,13 @@ def _times(found: dict[tuple[str, str], Summary]) -> Iterable[Goal]:
         own, theirs = found.get((work, FASTIO)), found.get((work, other))
         if own and theirs:
             yield Goal(work, own.workload, other, asked, theirs.seconds / own.seconds)
-    for other in (DCP, DCP_CACHED):
-        own, theirs = found.get((BLOCKED, FASTIO)), found.get((BLOCKED, other))
+    for work, other, most in (
+        *((BLOCKED, other, 0.2) for other in (DCP, DCP_CACHED)),
+        *((work, DCP_CACHED, 0.5) for work in BLOCKED_OF.values()),
+    ):
+        own, theirs = found.get((work, FASTIO)), found.get((work, other))
         if own and theirs:
-            yield Goal(BLOCKED, own.workload, f"{other}'s", 0.2, own.seconds / theirs.seconds, least=False)
+            yield Goal(work, own.workload, f"{other}'s", most, own.seconds / theirs.seconds, least=False)
 
 
 def _slowdowns(found: dict[tuple[str, str], Summary]) -> Iterable[Goal]:

@@ -6,11 +6,18 @@ from dataclasses import dataclass
 
 BLOCKED, DURABLE = "training blocked by an asynchronous save", "durable save"
 RANKS_SAVE, RANKS_LOAD = "durable save, 2 ranks", "cold load, 2 ranks"
+RANK_COUNTS = (2, 4)
+BLOCKED_OF = {count: f"{BLOCKED}, {count} ranks" for count in RANK_COUNTS}
+STEP_OF = {count: f"durable step, {count} ranks" for count in RANK_COUNTS}
+RESHARD = "cold restore by 2 ranks of a step of 4"
 RESTORE = "cold restore into a live model"
 INCREMENTAL = "durable save, a tenth changed"
 SLOWED = "training step while a step is written"
 ROWS, COLUMNS = "consolidation of 4 ranks' rows", "consolidation of 4 ranks' columns"
-WORKS = (BLOCKED, SLOWED, DURABLE, RANKS_SAVE, RANKS_LOAD, RESTORE, INCREMENTAL, ROWS, COLUMNS)
+WORKS = (
+    *(BLOCKED, SLOWED, DURABLE, *BLOCKED_OF.values(), *STEP_OF.values(), RESHARD),
+    *(RANKS_SAVE, RANKS_LOAD, RESTORE, INCREMENTAL, ROWS, COLUMNS),
+)
 
 FASTIO, TORCH, MAPPED = "fastio", "torch", "torch, mapped"
 PROCESS = "fastio, by a process"
@@ -25,6 +32,9 @@ BASELINES = {
     BLOCKED: COPY,
     SLOWED: ALONE,
     DURABLE: TORCH,
+    **dict.fromkeys(BLOCKED_OF.values(), COPY),
+    **dict.fromkeys(STEP_OF.values(), DCP_CACHED),
+    RESHARD: DCP,
     RANKS_SAVE: DCP,
     RANKS_LOAD: DCP,
     RESTORE: TORCH,
@@ -33,7 +43,7 @@ BASELINES = {
     COLUMNS: DCP,
 }
 
-OF_FASTIO, OF_TORCH = "of-fastio", "of-torch.pt"  # names of the files to restore
+OF_FASTIO, OF_TORCH, OF_RANKS = "of-fastio", "of-torch.pt", "of-ranks"  # names of the files to restore
 SHARE = 0.1  # the share of storages that change before an incremental save
 BUDGET_PART = 8  # the memory budget is an eighth of the state
 WORLD = 2
@@ -50,7 +60,8 @@ class Job:
 
     A task is the name of a module of this package, a dot, and a function of the module.
 
-    ``saves`` is the number of its saves (and, for ranks, loads) after a first one that does not count.
+    ``saves`` is the number of its saves (and, for ranks, loads) after a first one that does not count. It runs on the
+    ``rank`` of ``world`` such processes.
     """
 
     task: str
@@ -60,3 +71,4 @@ class Job:
     tool: str = ""
     saves: int = 0
     rank: int = 0
+    world: int = 1

@@ -25,6 +25,7 @@ from fastio_bench.checkpoint.state import Shape, TrainingState, shape_of
 from fastio_bench.checkpoint.works import (
     ALONE,
     BLOCKED,
+    BLOCKED_OF,
     BUDGETED,
     COLUMNS,
     COPY,
@@ -37,14 +38,17 @@ from fastio_bench.checkpoint.works import (
     INCREMENTAL,
     MAPPED,
     PROCESS,
+    RANK_COUNTS,
     RANKS_LOAD,
     RANKS_SAVE,
+    RESHARD,
     RESTORE,
     RESTORERS,
     ROWS,
     SAVERS,
     SLOWED,
     SLOWING,
+    STEP_OF,
     TORCH,
     WORKS,
     Job,
@@ -91,8 +95,8 @@ def invoke(*arguments: object) -> Result:
     return result
 
 
-def job(task: str, folder: Path, tool: str = "", saves: int = 1, rank: int = 0) -> Job:
-    return Job(task, str(folder), SMALL.depth, SMALL.width, tool, saves, rank)
+def job(task: str, folder: Path, tool: str = "", saves: int = 1, rank: int = 0, world: int = 1) -> Job:
+    return Job(task, str(folder), SMALL.depth, SMALL.width, tool, saves, rank, world)
 
 
 class TestState:
@@ -176,6 +180,9 @@ class TestCommand:
             | dict.fromkeys(((DURABLE, tool) for tool in (*SAVERS, disk_limit.TOOL)), 2)
             | dict.fromkeys(((work, tool) for work in (RANKS_SAVE, RANKS_LOAD) for tool in (DCP, FASTIO)), 1)
             | {(RANKS_SAVE, disk_limit.TOOL): 1}
+            | {(BLOCKED_OF[count], tool): 2 for count in RANK_COUNTS for tool in (COPY, FASTIO, DCP_CACHED)}
+            | {(STEP_OF[count], tool): 2 for count in RANK_COUNTS for tool in (FASTIO, DCP_CACHED, disk_limit.TOOL)}
+            | dict.fromkeys(((RESHARD, tool) for tool in (DCP, FASTIO, disk_limit.TOOL)), 1)
             | dict.fromkeys(((RESTORE, tool) for tool in (TORCH, MAPPED, FASTIO, disk_limit.TOOL)), 1)
             | dict.fromkeys(((INCREMENTAL, tool) for tool in (FULL, FASTIO)), 2)
             | dict.fromkeys(((work, tool) for work in (ROWS, COLUMNS) for tool in (DCP, DCP_SYNCED, FASTIO)), 1)
@@ -187,7 +194,8 @@ class TestCommand:
         assert set(asked) >= {
             *((BLOCKED, 0.95), (BLOCKED, 0.2), (DURABLE, 2.3)),
             *((RANKS_SAVE, 2.0), (RESTORE, 1.7), (INCREMENTAL, 5.0)),
-            *((ROWS, 5.0), (COLUMNS, 5.0)),
+            *((ROWS, 5.0), (COLUMNS, 5.0), (DURABLE, 0.9), (RESHARD, 0.8)),
+            *((BLOCKED_OF[4], 0.95), (BLOCKED_OF[4], 0.5), (STEP_OF[2], 0.85), (STEP_OF[4], 0.85)),
         }
         memory = [goal["against"] for goal in told["findings"]["goals"] if goal["unit"] == "MiB"]
         assert memory == ["memory", "memory", "memory: one snapshot and 64 MiB", "memory: memory_budget and 64 MiB"]
@@ -268,12 +276,12 @@ class TestProcesses:
         monkeypatch.chdir(disk)
         with workspace(Path(".")) as folder:
             assert folder.is_absolute()
-            jobs = [job("ranks.run", folder, rank=rank, saves=1) for rank in range(2)]
+            jobs = [job("ranks.run", folder, rank=rank, saves=1, world=2) for rank in range(2)]
             found = list(in_fresh_processes(jobs))
         assert {sample.work for sample in found if isinstance(sample, Sample)} == {RANKS_SAVE, RANKS_LOAD}
 
     def test_failing_rank_ends_both(self, disk: Path) -> None:
-        jobs = [job("ranks.run", disk, rank=0), job("works.none", disk, rank=1)]
+        jobs = [job("ranks.run", disk, rank=0, world=2), job("works.none", disk, rank=1, world=2)]
         with pytest.raises(ChildError, match="no attribute 'none'"):  # at once, not when the first gives up waiting
             list(in_fresh_processes(jobs))
 

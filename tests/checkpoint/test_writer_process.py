@@ -369,6 +369,9 @@ def test_process_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.
         Checkpointer(tmp_path, writer="process")
     with Checkpointer(tmp_path):
         pass  # the lock is free
+    with pytest.raises(fastio.CheckpointError, match="no process to write steps could be started"):
+        Checkpointer(tmp_path / "new", writer="process")
+    assert os.listdir(tmp_path) == [".lock"]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,13 @@ def test_error_of_one_rank_is_one_of_all(ranks: Ranks, tmp_path: Path, how: str,
     assert steps == [1, 3]
 
 
+def test_each_step_is_planned_as_its_state_is(ranks: Ranks, tmp_path: Path) -> None:
+    """Plans are kept from step to step, but not for a state that changed, nor beyond a step that failed."""
+    for saved, found in ranks.run(tasks.change, str(tmp_path / "run"), 2)[:2]:
+        assert saved == [""] * 7 + ["RankError"] + [""] * 3
+        assert found == [(step, True) for step in range(11) if step != 7]
+
+
 def test_fastios_own_names_are_refused(ranks: Ranks, tmp_path: Path) -> None:
     (name, text, _), is_clean, _ = ranks.run(tasks.fail, str(tmp_path / "run"), 2, "reserved")[0]
     assert name == "RankError"
@@ -89,7 +96,7 @@ def test_ranks_that_see_other_folders_are_told(ranks: Ranks, tmp_path: Path) -> 
     assert first == second
     assert first[2] == {1: "CheckpointError"}
     assert "all ranks must save into one folder" in first[1]
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["b"]  # rank 0 made the other one
 
 
 def test_ranks_that_make_other_calls_are_told(ranks: Ranks, tmp_path: Path) -> None:

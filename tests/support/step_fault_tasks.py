@@ -117,6 +117,30 @@ def fail(folder: str, count: int, how: str) -> Any:
         return error, before == left, checkpointer.steps()
 
 
+def change(folder: str, count: int) -> Any:
+    """Save states that change shapes, names, a rank's tree, and one with a step that fails on a rank; restore each."""
+    group = group_of(count)
+    if group is None:
+        return None
+    rank = dist.get_rank()
+    plain = {"a": torch.arange(5.0), f"of {rank}": torch.full((3,), rank), "list": [1, {"b": torch.ones(2)}]}
+    larger = {**plain, "a": torch.arange(7.0)}
+    states: list[dict[str, Any]] = [
+        *(plain, plain, larger, {**larger, "own": rank}, larger, {**plain, "more": torch.ones(1)}, plain),
+        {**plain, f"of {rank}": torch.full((3 + rank,), rank), "refused": (lambda: None) if rank else 0},
+        *(plain, {**plain, "list.1": {"b": 3}, "list": []}, plain),
+    ]
+    saved, found = [], []
+    with fastio.Checkpointer(folder, keep=None, process_group=group) as checkpointer:
+        for step, state in enumerate(states):
+            error, _, _ = told(lambda step=step, state=state: checkpointer.save(step, state).written.result(_SECONDS))
+            saved.append(error)
+        for step in checkpointer.steps():
+            restored = checkpointer.restore(step)
+            found.append((step, str(restored.state) == str(states[step])))
+    return saved, found
+
+
 def straggle(folder: str, count: int, gate: str) -> Any:
     """Save two steps while rank 1 writes nothing; returns how many copies each rank has, and the steps."""
     group = group_of(count)

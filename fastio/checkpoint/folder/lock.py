@@ -17,7 +17,7 @@ import weakref
 from fastio._native import Descriptor
 from fastio.errors import CheckpointError, FolderInUseError, TransferError
 
-_NAME = ".lock"
+NAME = ".lock"
 _LONGEST = 512  # bytes that are read of the file, which names the lock's holder
 _OURS = re.compile(rb"(?:process \d+ on [^\n]*\n)?")
 _HOLDER = re.compile(rb"process (\d+) on ([^\n]*?)(?: \(its writer process is (\d+)\))?\n")
@@ -43,7 +43,7 @@ class FolderLock:
     """
 
     def __init__(self, folder: str, name: str = "") -> None:
-        path = os.path.join(folder, _NAME)
+        path = os.path.join(folder, NAME)
         folder = name or folder
         # Descriptor, because an interrupt could leak a bare descriptor. O_NONBLOCK, because opening a pipe would wait.
         self._path, self._folder = path, folder
@@ -109,9 +109,16 @@ class FolderLock:
             is_there = False
         if not is_there:
             raise CheckpointError(
-                f"{self._folder}: its {_NAME} was removed or replaced while it was held, so another writer may use the "
+                f"{self._folder}: its {NAME} was removed or replaced while it was held, so another writer may use the "
                 "folder; close this Checkpointer and make another"
             )
+
+    def remove(self) -> None:
+        """Remove the lock's file and release the lock. OSError if the system refuses."""
+        try:
+            os.unlink(self._path)
+        finally:
+            self.release()
 
     def release(self) -> None:
         """Release the lock; a second call does nothing."""

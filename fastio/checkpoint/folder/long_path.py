@@ -16,22 +16,24 @@ class LongPathFolder:
     """Gives a folder a ``path`` that system calls accept: its absolute path or, if that is too long, one through /proc.
 
     The path through /proc is valid as long as this object lives. With ``make`` a missing folder is made, but
-    not its parents. OSError if the folder cannot be made or opened.
+    not its parents; ``was_made`` says whether it was. OSError if the folder cannot be made or opened.
     """
 
     def __init__(self, folder: str, make: bool) -> None:
         self._held: Descriptor | None = None
+        self.was_made = False
         try:
             self.path = os.path.abspath(folder)
             is_long = len(os.fsencode(self.path)) > _LONGEST
         except OSError:  # the working directory's path is too long
             is_long = True
         if is_long:
-            self._held = _open_part_by_part(folder, make)
+            self._held, self.was_made = _open_part_by_part(folder, make)
             self.path = _proc_path(self._held)
         elif make:
             try:
                 os.mkdir(self.path)
+                self.was_made = True
             except FileExistsError:
                 if not os.path.isdir(self.path):
                     raise
@@ -43,7 +45,8 @@ def descriptors_of(path: str) -> list[int]:
     return [int(number)] if number != path else []
 
 
-def _open_part_by_part(folder: str, make: bool) -> Descriptor:
+def _open_part_by_part(folder: str, make: bool) -> tuple[Descriptor, bool]:
+    was_made = False
     current = Descriptor("/" if os.path.isabs(folder) else ".", _FLAGS)
     current.open()
     parts = [*filter(None, folder.split("/"))]
@@ -52,10 +55,11 @@ def _open_part_by_part(folder: str, make: bool) -> Descriptor:
         if make and number == len(parts):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path)
+                was_made = True
         below = Descriptor(path, _FLAGS)
         below.open()
         current = below
-    return current
+    return current, was_made
 
 
 def _proc_path(folder: Descriptor) -> str:

@@ -48,6 +48,9 @@ class RemoteSteps(StepFolder):
         elif not _is_folder(place):
             raise CheckpointError(f"{url}: there is no such folder to read checkpoints from")
 
+    def withdraw(self) -> None:
+        """Leave the folder: most places have none without files."""
+
     @property
     def lock_folder(self) -> str:
         """A folder of this machine is locked itself, so that it has one writer under its path and its URLs."""

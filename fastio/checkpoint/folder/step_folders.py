@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from fastio._native import Descriptor
-from fastio.checkpoint.folder import manifest
+from fastio.checkpoint.folder import lock, manifest
 from fastio.checkpoint.folder.corruption import is_corruption
 from fastio.checkpoint.folder.long_path import LongPathFolder
 from fastio.checkpoint.folder.manifest import Manifest
@@ -61,6 +61,15 @@ class StepFolder:
     def path_of(self, step: int) -> str:
         """Return the path of a step's folder, which need not exist."""
         return os.path.join(self.path, name_of(step))
+
+    def withdraw(self) -> None:
+        """After an error, remove the folder if this made it, unless it has another writer or holds more than a lock."""
+        if not self._folder.was_made:
+            return
+        with contextlib.suppress(FastIOError, OSError):
+            if os.listdir(self.path) in ([], [lock.NAME]):
+                lock.FolderLock(self.path).remove()
+                os.rmdir(self.path)
 
     @property
     def lock_folder(self) -> str:

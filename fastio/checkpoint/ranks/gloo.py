@@ -125,8 +125,8 @@ class Gloo:
         """Begin a collective call, and look again and again whether it is done: so signals are handled meanwhile."""
         if self._lost:
             self._raise()
-        now = time.monotonic()
-        end, looked, pause = now + self._timeout.total_seconds(), now, _FIRST_PAUSE
+        began = looked = time.monotonic()
+        end = began + self._timeout.total_seconds()
         try:
             work = self._pending = begin()
             while not work.is_completed():
@@ -138,8 +138,7 @@ class Gloo:
                     self._look()
                 if now > end:
                     raise RuntimeError(f"no answer in {self._timeout.total_seconds():g} s")
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                time.sleep(min(max(_FIRST_PAUSE, (now - began) / 8), _LONGEST_PAUSE))
             self._pending = None
             work.wait()
         except CheckpointError:

@@ -1,4 +1,7 @@
-"""Plans which rank writes what of a state, by the planner of torch.distributed.checkpoint."""
+"""Plans which rank writes what of a state, by the planner of torch.distributed.checkpoint.
+
+Plans are kept from step to step: a rank whose tensors have the same names and shapes as before sends no plan again.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,16 @@ from fastio.errors import CheckpointError, quoted, shortened
 
 
 class LocalPlan(NamedTuple):
-    """What a rank could write; the keys that lead to each name, and a digest of its tree."""
+    """What a rank could write; the keys that lead to each name."""
 
     plan: SavePlan
     paths: dict[str, Any]
+
+
+class SentPlan(NamedTuple):
+    """The plan of a rank for the first one, or None if it is that of the step before; and a digest of its tree."""
+
+    local: LocalPlan | None
     tree: bytes
 
 
@@ -31,21 +40,61 @@ class GlobalPlan(NamedTuple):
     metadata: Metadata
 
 
-def local_plan(state: RankState, is_first: bool) -> LocalPlan:
+class LocalPlanner:
+    """Plans what this rank could write, step by step."""
+
+    def __init__(self, is_first: bool) -> None:
+        self._is_first = is_first
+        self._known: Any = None  # what the first rank has the plan of, and that plan
+
+    def plan(self, state: RankState) -> tuple[LocalPlan, SentPlan]:
+        """Return the plan, and what to send of it."""
+        self._now = state.tensors, list(state.objects), state.paths
+        known, self._known = self._known, None
+        is_same = known is not None and known[0] == self._now
+        self._plan = known[1] if is_same else _local_plan(state, self._is_first)
+        return self._plan, SentPlan(None if is_same else self._plan, state.tree)
+
+    def keep(self) -> None:
+        """Keep the plan for the next step: the first rank has planned with it."""
+        self._known = self._now, self._plan
+
+
+class GlobalPlanner:
+    """Plans on the first rank for all ranks, step by step."""
+
+    def __init__(self) -> None:
+        self._locals: Sequence[LocalPlan] = ()
+        self._known: tuple[list[bool], GlobalPlan] | None = None
+
+    def plan(self, sent: Sequence[SentPlan]) -> GlobalPlan:
+        """Return the plan for all ranks. CheckpointError if theirs do not fit together."""
+        own_trees = [one.tree != sent[0].tree for one in sent]
+        is_same = all(one.local is None for one in sent)
+        if not is_same or self._known is None or self._known[0] != own_trees:
+            locals_of = [self._locals[rank] if one.local is None else one.local for rank, one in enumerate(sent)]
+            self._known = own_trees, _global_plan(locals_of, own_trees)
+            self._locals = locals_of
+        return self._known[1]
+
+
+def _local_plan(state: RankState, is_first: bool) -> LocalPlan:
     """Plan what this rank could write: all its parts of tensors, and its objects."""
     described = {name: local.described() for name, local in state.tensors.items()}
     items = list(create_default_local_save_plan(described, is_first).items)
     items += [WriteItem(MetadataIndex(name), WriteItemType.BYTE_IO) for name in state.objects]
-    return LocalPlan(SavePlan(items), dict(state.paths), state.tree)
+    return LocalPlan(SavePlan(items), dict(state.paths))
 
 
-def global_plan(locals_of: Sequence[LocalPlan]) -> GlobalPlan:
-    """Divide what all ranks could write, so that everything is written once. CheckpointError if they do not agree."""
+def _global_plan(locals_of: Sequence[LocalPlan], own_trees: Sequence[bool]) -> GlobalPlan:
+    """Divide what all ranks could write, so that everything is written once. CheckpointError if they do not agree.
+
+    The tree of a rank is left out unless it is another one than the first rank's.
+    """
     _require_same_shapes(locals_of)
     plans = []
     for rank, local in enumerate(locals_of):
-        is_same_tree = rank > 0 and local.tree == locals_of[0].tree
-        left_out = f"{placeholders.TREE}{rank}" if is_same_tree else None
+        left_out = f"{placeholders.TREE}{rank}" if rank > 0 and not own_trees[rank] else None
         plans.append(replace(local.plan, items=[item for item in local.plan.items if item.index.fqn != left_out]))
     planner = DefaultSavePlanner(flatten_state_dict=False)
     try:

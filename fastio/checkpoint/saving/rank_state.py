@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement
+from torch.distributed.tensor import DTensor, Placement
 
 from fastio.checkpoint import placeholders
 from fastio.checkpoint.random_state import RandomState
@@ -25,6 +25,7 @@ from fastio.checkpoint.state import ATOMS, capture, entries, find_holders, is_co
 from fastio.engine.unpicklable import name_unpicklable
 from fastio.errors import CheckpointError, UnsupportedError, quoted
 from fastio.formats.pt.records import pickled
+from fastio.formats.pt.writer import lay_out
 from fastio.runtime.gc_pause import gc_paused
 
 _PICKLE_PROTOCOL = 2
@@ -119,12 +120,12 @@ def rank_state(state: Any, where: str, refused: RefusedObjects, rank: int) -> Ra
         tree = builder.replaced(captured, () if isinstance(captured, dict) else ("state",), holders)
         module = pickle_module_for(tree)
         try:
-            image = _saved(tree, module)
-            data = dict(pickled(tree, _PICKLE_PROTOCOL, pickle_module=module).small)["data.pkl"]
+            records = pickled(tree, _PICKLE_PROTOCOL, pickle_module=module)
+            image = _saved(tree, module) if records.storages else bytes(lay_out(records, "tree").literal)
         except Exception as error:
             name_unpicklable(error, tree, "state", where, _PICKLE_PROTOCOL, module)
             raise
-        refused.tell(tree, data, _PICKLE_PROTOCOL, module, where, stacklevel=6)
+        refused.tell(tree, dict(records.small)["data.pkl"], _PICKLE_PROTOCOL, module, where, stacklevel=6)
         objects = {f"{placeholders.OWN}{rank}": _saved(builder.own, module)}
         objects[f"{placeholders.TREE}{rank}"] = image
         if rank == 0:
@@ -226,9 +227,10 @@ class _Builder:
             raise UnsupportedError(
                 f"{_named(path)} is a ShardedTensor (of FSDP's first version): use fully_shard, which has DTensors"
             )
-        whole: Any = tensor.detach() if isinstance(tensor, DTensor) else None
-        local: Any = tensor.detach() if whole is None else whole.to_local()
-        if whole is not None and any(isinstance(placement, Partial) for placement in whole.placements):
+        whole: Any = tensor if isinstance(tensor, DTensor) else None
+        plain: Any = tensor if whole is not None or type(tensor) in _PLAIN else tensor.detach()
+        local: Any = plain if whole is None else whole.to_local()
+        if whole is not None and any(placement.is_partial() for placement in whole.placements):
             raise CheckpointError(f"{_named(path)} holds partial sums: redistribute() it before the save")
         if type(local) not in _PLAIN or local.layout != torch.strided or local.is_quantized or local.is_meta:
             if whole is not None:
@@ -237,8 +239,7 @@ class _Builder:
         local = local.resolve_conj().resolve_neg()
         name = self._name(path)
         storage = local.untyped_storage()
-        last = local.storage_offset() + sum((n - 1) * s for n, s in zip(local.shape, local.stride(), strict=True))
-        if local.numel() and storage.nbytes() < (last + 1) * local.element_size():
+        if storage.nbytes() < _end_of(local):
             raise CheckpointError(
                 f"the memory of {_named(path)} was freed (untyped_storage().resize_(0)): give it back before the "
                 "save, or leave it out"
@@ -263,6 +264,15 @@ class _Builder:
         elif self.storages[number][2] < storage.nbytes():
             self.storages[number] = (f"data/{number}", storage, storage.nbytes())
         return number
+
+
+def _end_of(tensor: Any) -> int:
+    """The bytes of its storage up to the last one that a tensor has."""
+    count = tensor.numel()
+    if count and not tensor.is_contiguous():
+        count = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    end: int = (tensor.storage_offset() + count) * tensor.element_size()
+    return end if count else 0
 
 
 def _is_terminal(value: Any, above: frozenset[int]) -> bool:

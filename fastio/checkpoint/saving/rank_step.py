@@ -24,7 +24,14 @@ from fastio.checkpoint.ranks.gloo import Gloo
 from fastio.checkpoint.ranks.members import sendable
 from fastio.checkpoint.ranks.shared_folder import comes_true
 from fastio.checkpoint.saving.file_checksum import of_file
-from fastio.checkpoint.saving.rank_plans import GlobalPlan, LocalPlan, global_plan, local_plan, tensor_bytes
+from fastio.checkpoint.saving.rank_plans import (
+    GlobalPlan,
+    GlobalPlanner,
+    LocalPlan,
+    LocalPlanner,
+    SentPlan,
+    tensor_bytes,
+)
 from fastio.checkpoint.saving.rank_state import RankState
 from fastio.checkpoint.saving.step_kinds import RankTask
 from fastio.checkpoint.saving.writing import WrittenStep, check_file
@@ -61,25 +68,29 @@ class _Report(NamedTuple):
     seconds: float
 
 
-def write_rank_step(
-    task: RankTask, connections: Gloo, next_order: Callable[[], int], hide: Callable[[], object]
-) -> WrittenStep:
-    """Write a step together with the other ranks; ``task.staged_is_free`` is called when the copy is needed no more.
+class RankStepWriter:
+    """Writes steps together with the other ranks, one after the other.
 
-    ``next_order`` and ``hide`` are called on the first rank: for the number of this save, and once it is visible.
-
-    RankError on all ranks if one failed: nothing of the step is left then. RankLostError if one ended.
+    ``next_order`` and ``hide`` are called on the first rank: for the number of a save, and once it is visible.
     """
-    return _RankStep(task, connections, next_order, hide).write()
+
+    def __init__(self, connections: Gloo, next_order: Callable[[], int], hide: Callable[[], object]) -> None:
+        self.connections, self.next_order, self.hide = connections, next_order, hide
+        self.local_planner, self.global_planner = LocalPlanner(connections.rank == 0), GlobalPlanner()
+
+    def write(self, task: RankTask) -> WrittenStep:
+        """Write a step; ``task.staged_is_free`` is called when the copy is needed no more.
+
+        RankError on all ranks if one failed: nothing of the step is left then. RankLostError if one ended.
+        """
+        return _RankStep(task, self).write()
 
 
 class _RankStep:
-    def __init__(
-        self, task: RankTask, connections: Gloo, next_order: Callable[[], int], hide: Callable[[], object]
-    ) -> None:
-        self._task, self._connections, self._next_order, self._hide = task, connections, next_order, hide
+    def __init__(self, task: RankTask, writer: RankStepWriter) -> None:
+        self._task, self._writer, self._connections = task, writer, writer.connections
         self._order = 0
-        self._rank = connections.rank
+        self._rank = self._connections.rank
         self._new: UnpublishedStep | None = None
         self._plan: GlobalPlan | None = None
         self._file: DataFile | None = None
@@ -101,10 +112,12 @@ class _RankStep:
     def _write(self) -> WrittenStep:
         state: RankState = self._task.content
         with gc_paused():
-            plan, error = _tried(lambda: local_plan(state, self._rank == 0))
-        plans = self._gathered(plan, error)
+            planned, error = _tried(lambda: self._writer.local_planner.plan(state))
+        plan, sent = planned if planned is not None else (None, None)
+        plans = self._gathered(sent, error)
         orders, error = _tried(lambda: self._ordered(plans)) if plans is not None else (None, None)
         order: _Order = self._scattered(orders, error)
+        self._writer.local_planner.keep()
         written, error = _tried(lambda: self._write_own(state, plan, order))
         self._task.staged_is_free()
         report, result = written if written is not None else (None, None)
@@ -136,13 +149,13 @@ class _RankStep:
             raise found
         return value
 
-    def _ordered(self, plans: list[LocalPlan] | RankError) -> list[_Order]:
+    def _ordered(self, plans: list[SentPlan] | RankError) -> list[_Order]:
         """Plan for all ranks, and make the folder of the step."""
         if isinstance(plans, RankError):
             raise plans
         with gc_paused():
-            self._plan = global_plan(plans)
-        self._order = self._next_order()  # removes what dead writers left
+            self._plan = self._writer.global_planner.plan(plans)
+        self._order = self._writer.next_order()  # removes what dead writers left
         self._new = UnpublishedStep(self._task.folder, self._task.step)
         return [_Order(os.path.basename(self._new.path), kept) for kept in self._plan.kept]
 
@@ -193,7 +206,7 @@ class _RankStep:
         slowest = max(range(ranks), key=lambda rank: reports[rank].seconds)
         _log.info("step %d: rank %d wrote for the longest time, %.2f s", task.step, slowest, reports[slowest].seconds)
         self._new = None
-        self._hide()
+        self._writer.hide()
         return made
 
 

@@ -131,13 +131,14 @@ class _RankStepWriter(StepWriter):
         self, steps: StepFolder, keep: int | None, keep_every: int | None, members: Alone, connections: Any
     ) -> None:
         super().__init__(steps, keep, keep_every)
-        self._members, self._connections = members, connections
+        from fastio.checkpoint.saving.rank_step import RankStepWriter
+
+        self._members = members
+        self._ranks = RankStepWriter(connections, super().next_order, super().hide)
 
     def write(self, task: Any) -> WrittenStep:
         """Write a step; the first rank also makes those invisible that are not to be kept."""
-        from fastio.checkpoint.saving.rank_step import write_rank_step
-
-        return write_rank_step(task, self._connections, super().next_order, super().hide)
+        return self._ranks.write(task)
 
     def hide(self) -> list[int]:
         """The first rank did it when it wrote the step."""
