@@ -357,7 +357,8 @@ class RankError(CheckpointError):
 class RankLostError(CheckpointError):
     """Another rank ended, or does not answer, so nothing can be saved or restored together any more.
 
-    The message names the ranks that were missed by the others, which waited for them. Steps that were saved before stay. A step that was being saved is there complete, or not at all.
+    The message names the ranks that the others missed. Steps that were saved before stay. A step that was being saved
+    is there complete, or not at all.
     """
 
 
