@@ -192,14 +192,22 @@ class Report:
 
     def _memory_line(self) -> str:
         if not self.activations:
-            begun = f" ({self.iterations[-1].step} began)" if self.iterations else ""
-            return f"memory: not known yet, no forward pass has ended{begun}"
+            return f"memory: not known yet, {self._why_unknown()}"
         budget = "no budget limits them" if self.budget is None else f"budget {_size(self.budget)}"
         if self.awaits_plan:
             return f"memory: all {_size(self.activation_bytes)} saved moved, nothing is planned yet; {budget}"
         if self.budget is not None and self.kept_bytes < min(self.budget, self.activation_bytes):
             budget += ", rest for transfers"
         return f"memory: {_size(self.kept_bytes)} of {_size(self.activation_bytes)} saved stay; {budget}"
+
+    def _why_unknown(self) -> str:
+        """Return why no forward pass has told what it saves."""
+        if self.counts.refused:
+            return "the store failed in the forward passes that ended: what they saved stayed in memory"
+        if any(one.backward_began_s is not None for one in self.iterations):
+            return f"no forward pass of the {self.iterations[-1].step} that began was profiled"
+        begun = f" ({self.iterations[-1].step} began)" if self.iterations else ""
+        return f"no forward pass has ended{begun}"
 
     def _waiting_line(self) -> str:
         latest = self.latest

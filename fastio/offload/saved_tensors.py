@@ -23,6 +23,7 @@ from fastio.offload.autograd.module_hooks import ModuleHooks
 from fastio.offload.autograd.read_ahead import ReadAhead
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.autograd.thread_pass import PendingMove, ThreadPass
+from fastio.offload.autograd.trace import DISK
 from fastio.offload.autograd.views import view_of
 from fastio.offload.codecs.encoding import Codec, is_exact
 from fastio.offload.codecs.saved_tensor_encoding import Packing, unpack
@@ -246,8 +247,9 @@ class SavedTensors:
         saved, _, (_, waits, encodes, tier, readers) = move
         if not step.is_steady:
             step.begin_move_out()
-        began = time.perf_counter()
+        began, packed_s = time.perf_counter(), 0.0
         if encodes:
+            began_s = step.seconds(saved)
             saved.computed = None  # the payload comes later
             if packed is None:
                 packed = Packing(move, self._codec)
@@ -257,11 +259,16 @@ class SavedTensors:
             if saved.encoded is not None:
                 self.counts.encoded += 1
                 self.counts.spared_bytes += saved.nbytes - saved.stored_nbytes
-            step.record_encoding(saved.ordinal, saved.nbytes / saved.stored_nbytes, began)
+            packed_s = step.seconds(saved) - began_s
+            step.record_encoding(saved.ordinal, saved.nbytes / saved.stored_nbytes, packed_s)
         else:
             step.trace.pack_s[saved.ordinal] = 0.0
+        issued, issued_s = time.perf_counter(), step.seconds(saved)
         tier = self._tiers.move_out((saved,), tier, 0 if readers else limit, waits)
-        step.record_move_out(saved.ordinal, time.perf_counter() - began, tier)
+        ended = time.perf_counter()
+        # A disk has no other clock than the host's.
+        moved_s = ended - issued if tier == DISK else step.seconds(saved) - issued_s
+        step.record_move_out(saved.ordinal, ended - began, packed_s + moved_s, tier)
 
     def _materialize(self, saved: SavedTensor) -> tuple[torch.UntypedStorage, int]:
         """Return a storage with the bytes, and their shift in it. The lock is held."""

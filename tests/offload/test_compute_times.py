@@ -28,13 +28,13 @@ def kernels(begin: int) -> list[simulated.Work]:
 class Steps:
     """A training whose kernels take much longer than their launches, in the devices' modelled time."""
 
-    def __init__(self, policy: Any) -> None:
+    def __init__(self, policy: Any, codec: Any = "none", host_budget: Any = 0) -> None:
         simulated.configure_execution("never", check_order=True)
         simulated.configure_time(True)
         layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(512, 512), nn.Tanh())]
         self.model = nn.Sequential(*layers).to("simulated")
         self.x = torch.randn(64, 512, device="simulated")
-        self.offload = Offload(store=SlowStore(), policy=policy, codec="none")
+        self.offload = Offload(store=SlowStore(), policy=policy, codec=codec, host_budget=host_budget)
 
     def run(self, compute_bandwidth: float) -> list[float]:
         """Return the seconds from the beginning of the forward pass's compute to the end of each of its kernels."""
@@ -105,6 +105,27 @@ def test_the_profile_tells_when_each_activation_is_ready() -> None:
     assert len(ready_s) == 1 + LAYERS
     for ready, made in zip(ready_s[1:], tanh_s, strict=True):
         assert made - 1e-4 < ready < made * 1.05 + 1e-4
+    steps.offload.close()
+
+
+@pytest.mark.parametrize(("codec", "ratio"), [("none", 1), ("fp16", 2)])
+def test_a_move_to_host_memory_takes_as_long_as_the_device_says(codec: str, ratio: int) -> None:
+    """The machine's own speed, at which the copies are really done, has no effect."""
+    seen: list[list[ActivationProfile]] = []
+
+    def everything(activations: list[ActivationProfile], need: int, forward_s: float) -> range:
+        seen.append(activations)
+        return range(len(activations))
+
+    steps = Steps(everything, codec, "64MiB")
+    bandwidth = 1e6
+    simulated.configure(to_host_bandwidth=bandwidth)
+    for _ in range(4):
+        steps.run(compute_bandwidth=1e9)
+    for activation in seen[-1]:
+        assert activation.ratio == ratio
+        copied_s = activation.nbytes / bandwidth  # what is half as large counts twice
+        assert copied_s <= activation.transfer_s < copied_s * 1.1
     steps.offload.close()
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import fastio
+from fastio.offload import BlockStore
 from fastio.offload.report import Iteration, Report
 
 MIB = 1 << 20
@@ -129,6 +130,34 @@ def test_report_after_an_error_in_the_first_pass_does_not_say_that_nothing_was_s
     with pytest.raises(MemoryError):
         forward()
     assert str(offload.report()).startswith("memory: not known yet, no forward pass has ended")
+    offload.close()
+
+
+def test_report_after_passes_whose_store_failed_says_so(tmp_path: Path) -> None:
+    with BlockStore(tmp_path, 64 << 10) as store:
+        offload = fastio.Offload(store=store, policy="all", budget=0, codec="none")
+        inputs = torch.randn(64, 1024, requires_grad=True)
+
+        def step() -> None:
+            with offload:
+                value = inputs.sin().sin().sum()
+            value.backward()
+
+        with pytest.warns(RuntimeWarning, match="the store failed"):
+            step()
+        step()
+        memory = str(offload.report()).splitlines()[0]
+        assert memory.startswith("memory: not known yet, the store failed in the forward passes that ended")
+        offload.close()
+
+
+def test_report_after_passes_that_saved_nothing_says_that_they_ended(tmp_path: Path) -> None:
+    offload = fastio.Offload(store=tmp_path)
+    for _ in range(2):
+        with offload:
+            torch.randn(4, requires_grad=True).sin().sum().backward()
+    memory = str(offload.report()).splitlines()[0]
+    assert memory == "memory: not known yet, no forward pass of the 2 that began was profiled"
     offload.close()
 
 

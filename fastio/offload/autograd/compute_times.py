@@ -15,6 +15,25 @@ from fastio import devices
 from fastio.offload.autograd.trace import Trace
 
 
+class Clock:
+    """Tells seconds by timed events of the current stream, where moves are compared with what an accelerator computes.
+
+    An accelerator whose time is modelled has no other clock; without one it is the host's.
+    """
+
+    def __init__(self) -> None:
+        self._origins: dict[torch.device, devices.Event] = {}
+
+    def now(self, accelerator: devices.Accelerator | None, device: torch.device) -> float:
+        """Return the seconds at the end of what is queued on the current stream, for which the host waits."""
+        if accelerator is None:
+            return time.perf_counter()
+        event = accelerator.timed_event(device)
+        event.synchronize()
+        origin: devices.Event = self._origins.setdefault(device, event)
+        return float(origin.elapsed_time(event)) / 1e3
+
+
 class ComputeTimes:
     """The compute times of one forward pass and of its backward, without the pauses in which the streams had no work.
 

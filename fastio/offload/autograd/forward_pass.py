@@ -11,7 +11,7 @@ import torch
 
 from fastio import devices
 from fastio.memory.raw_memory import storage_bytes
-from fastio.offload.autograd.compute_times import ComputeTimes
+from fastio.offload.autograd.compute_times import Clock, ComputeTimes
 from fastio.offload.autograd.convolution_algorithms import ConvolutionAlgorithms
 from fastio.offload.autograd.hooks import Kind
 from fastio.offload.autograd.saved_tensor import SavedTensor, State
@@ -52,6 +52,7 @@ class ForwardPass:
         self._profile: Profile | None = None
         self._diverged = False  # from the profile: everything else moves out, whatever the plan says
         self._run = Run()
+        self._clock = Clock()
         self._waited_s = 0.0  # for moving out, including the codec
         self._stalled_s = 0.0  # for transfers only
         self._planned: Sequence[SavedRecord] = ()  # of the profile that the pass follows, if it is timed
@@ -231,15 +232,21 @@ class ForwardPass:
         if self._times is not None:
             self._times.pause(self._device)
 
-    def record_encoding(self, ordinal: int, ratio: float, began_s: float) -> None:
-        """Record how many times smaller the codec made a saved tensor (1: not at all). Its work is queued."""
-        self._synchronize_if_timed()
-        self.trace.ratio[ordinal] = ratio
-        self.trace.pack_s[ordinal] = time.perf_counter() - began_s
+    def seconds(self, saved: SavedTensor) -> float:
+        """Return the seconds now, by the clock of what computes a saved tensor if this pass measures transfers.
 
-    def record_move_out(self, ordinal: int, seconds: float, tier: str) -> None:
-        """Record that the forward pass waited ``seconds`` to move a saved tensor to a tier."""
-        self.record_moves_out(seconds)
+        The pass waits then for what is queued on the current stream.
+        """
+        return self._clock.now(saved.accelerator if self._run.waited else None, saved.device)
+
+    def record_encoding(self, ordinal: int, ratio: float, seconds: float) -> None:
+        """Record how many times smaller the codec made a saved tensor (1: not at all), and how long that took."""
+        self.trace.ratio[ordinal] = ratio
+        self.trace.pack_s[ordinal] = seconds
+
+    def record_move_out(self, ordinal: int, waited_s: float, seconds: float, tier: str) -> None:
+        """Record that a saved tensor was moved to a tier in so many seconds, for which the forward pass waited."""
+        self.record_moves_out(waited_s)
         self.trace.transfer_s[ordinal] = seconds
         self.trace.tiers[ordinal] = tier
         if self._times is not None:
