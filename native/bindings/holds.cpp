@@ -61,7 +61,9 @@ long add_holds(PyObject* saved, long more) {
     static PyObject* const name = PyUnicode_InternFromString("holds");
     nb::object before = nb::steal(PyObject_GetAttr(saved, name));
     if (!before.is_valid()) return -1;
-    const long holds = PyLong_AsLong(before.ptr()) + more;
+    long holds = PyLong_AsLong(before.ptr());
+    if (holds == -1 && PyErr_Occurred() != nullptr) return -1;
+    holds += more;
     nb::object after = nb::steal(PyLong_FromLong(holds));
     return after.is_valid() && PyObject_SetAttr(saved, name, after.ptr()) == 0 ? holds : -1;
 }
