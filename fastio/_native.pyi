@@ -251,8 +251,14 @@ def streaming_copy(target: int, source: int, nbytes: int) -> None:
 
 def crc32(data: Any, value: int = 0) -> int: ...
 def crc32_at(address: int, nbytes: int, value: int = 0) -> int: ...
-def crc32_streaming_copy(destination: int, source: int, nbytes: int) -> int:
-    """Copy memory, given by addresses, past the caches; return the CRC-32 of the copy."""
+def crc32_blocks_copy(destination: int, source: int, nbytes: int, block: int) -> bytes:
+    """Copy memory, given by addresses, past the caches; return the CRC-32 of each block, four native bytes each."""
+
+def crc32_blocks(address: int, nbytes: int, block: int) -> bytes:
+    """Return the CRC-32 of each block of memory, four native bytes each."""
+
+def crc32_of_blocks(crcs: bytes, nbytes: int, block: int) -> int:
+    """Return the CRC-32 of ``nbytes`` from those of its blocks."""
 
 def crc32_combine(first: int, second: int, second_nbytes: int) -> int: ...
 def crc32_kernel() -> str: ...

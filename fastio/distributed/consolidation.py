@@ -46,9 +46,9 @@ def consolidate(
 
     The checkpoint is one that :class:`fastio.distributed.HuggingFaceWriter` or torch's ``HuggingFaceStorageWriter``
     saved with ``save_distributed``, or a folder of DCP. Rows are copied from file to file; other parts, such as
-    columns, are put together a strip at a time. About 130 MB of memory are used for that, whatever the sizes. All that
-    has checksums is compared with them, and the new files have some. They appear in one step, when all of them are
-    complete and durable: at any moment ``destination`` holds all of an older model or all of the new one.
+    columns, are put together a strip at a time. That takes less than 200 MB of memory, whatever the sizes. All that has
+    checksums is compared with them, and the new files have some. They appear in one step, when all of them are complete
+    and durable: at any moment ``destination`` holds all of an older model or all of the new one.
 
     Args:
         folder: the checkpoint.

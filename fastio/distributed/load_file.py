@@ -1,8 +1,8 @@
 """Fills the tensors of a rank from one data file, with the fewest transfers and copies.
 
-Tensors that lie in memory as they lie in the file are read straight into place, all in one batch. The rest (other
-dtypes and strides; objects; after a change of the number of ranks, parts of items that must be checked whole) is read
-into a buffer, a bounded amount at a time, checked, and copied from there.
+Tensors that lie in memory as they lie in the file are read straight into place, all in one batch: also parts of items,
+after a change of the number of ranks, except their first and last block, which must be checked whole. The rest (other
+dtypes and strides, objects) is read into a buffer, a bounded amount at a time, checked, and copied from there.
 """
 
 from __future__ import annotations
@@ -86,16 +86,16 @@ class FileLoad:
                 buffered.append(request)
             else:
                 in_place.setdefault(target.device.type, []).append((request, target))
-        for pairs in in_place.values():
-            try:
-                extents = [self._extent(request.stored, target) for request, target in pairs]
-                self._read(extents, [request for request, _ in pairs])
-            finally:
-                for _, target in pairs:
-                    mark_overwritten(target)
-            for request, target in pairs:
-                planner.commit_tensor(request.items[0], target)
-        for batch in batches(buffered, _BUFFER_BYTES):
+        for targets in in_place.values():
+            for pairs in batches(targets, _bytes_at_ends, _BUFFER_BYTES):
+                try:
+                    self._read_in_place(pairs)
+                finally:
+                    for _, target in pairs:
+                        mark_overwritten(target)
+                for request, target in pairs:
+                    planner.commit_tensor(request.items[0], target)
+        for batch in batches(buffered, lambda request: request.stored.nbytes, _BUFFER_BYTES):
             self._read_buffered(batch, planner)
 
     def locate(self) -> list[ReadRequest]:
@@ -116,8 +116,7 @@ class FileLoad:
                 continue
             found.append(ReadRequest(stored, items))
         found += map(ReadRequest, locate_tensors(self._path, self._fd, foreign), foreign_items)
-        # An item that is compared with its CRC-32 is read whole.
-        found = [request if self._checks(request.stored) else request.shrink() for request in found]
+        found = [request.shrink(self._checks(request.stored)) for request in found]
         return sorted(found, key=lambda request: request.stored.offset)
 
     def _checks(self, stored: Stored) -> bool:
@@ -130,8 +129,32 @@ class FileLoad:
                 f"{info.offset} to {info.offset + info.length}: the metadata was altered"
             )
             raise CorruptFileError(self._path, stored.name, problem)
+        if stored.blocks is not None and not (stored.crc is None or stored.blocks.are_of(stored.nbytes, stored.crc)):
+            problem = "the CRC-32s of its blocks do not make that of its item: the metadata was altered"
+            raise CorruptFileError(self._path, stored.name, problem)
 
-    def _read(self, extents: list[Extent], requests: Sequence[ReadRequest]) -> None:
+    def _read_in_place(self, pairs: Sequence[tuple[ReadRequest, torch.Tensor]]) -> None:
+        """Read into tensors; blocks of which they need a part into a buffer first."""
+        with translate_native_errors(self._path):
+            buffer = Mapping(max(sum(map(_bytes_at_ends, pairs)), 1))
+        used, extents, read, copies = 0, [], [], []
+        for request, target in pairs:
+            storage, device = target.untyped_storage(), target.device.type
+            address = storage.data_ptr() + storage_offset_bytes(target)
+            for piece in request.pieces():
+                if piece.is_wanted():
+                    extents.append(self._extent_at(piece.stored, address + piece.at, device, storage))
+                else:
+                    at = buffer.address + used
+                    extents.append(self._extent_at(piece.stored, at, device, buffer))
+                    copies.append((address + piece.at, at + piece.skip, piece.nbytes))
+                    used += piece.stored.nbytes
+                read.append(piece.stored)
+        self._read(extents, read)
+        for to, source, nbytes in copies:
+            view(to, nbytes)[:] = view(source, nbytes)
+
+    def _read(self, extents: list[Extent], read_items: Sequence[Stored]) -> None:
         """Read extents, and compare them with the CRC-32s that are known."""
         with shown(self._progress, f"loading {os.path.basename(self._path)}") as on_progress:
             read, values = read_extents(
@@ -143,14 +166,9 @@ class FileLoad:
             "loaded %d bytes in %.3f s (%.0f MB/s) by %s, %s: %s",
             transfer.nbytes, transfer.seconds, transfer.bandwidth / 1e6, transfer.tool, transfer.route, self._path,
         )  # fmt: skip
-        for request, extent, value in zip(requests, extents, values, strict=True):
-            if extent.checksum and value != request.stored.crc:
-                raise mismatch(self._path, request.stored, value)
-
-    def _extent(self, stored: Stored, target: torch.Tensor) -> Extent:
-        storage = target.untyped_storage()
-        address = storage.data_ptr() + storage_offset_bytes(target)
-        return self._extent_at(stored, address, target.device.type, storage)
+        for stored, extent, value in zip(read_items, extents, values, strict=True):
+            if extent.checksum and value != stored.crc:
+                raise mismatch(self._path, stored, value)
 
     def _extent_at(self, stored: Stored, address: int, device: str, owner: Any) -> Extent:
         checked = self._checks(stored)
@@ -169,7 +187,7 @@ class FileLoad:
         ]
         filled = [number for number, extent in enumerate(extents) if extent.nbytes]
         if filled:
-            self._read([extents[number] for number in filled], [batch[number] for number in filled])
+            self._read([extents[number] for number in filled], [batch[number].stored for number in filled])
         for request, offset in zip(batch, offsets, strict=True):
             self._copy_out(request, memory, offset, planner)
 
@@ -237,6 +255,11 @@ def mismatch(path: str, stored: Stored, value: int) -> CorruptFileError:
         f"restore the file from a copy{AS_IT_IS}"
     )
     return CorruptFileError(path, stored.name, problem)
+
+
+def _bytes_at_ends(pair: tuple[ReadRequest, torch.Tensor]) -> int:
+    """The bytes of the blocks of which a tensor that is read into place needs a part."""
+    return sum(piece.stored.nbytes for piece in pair[0].pieces() if not piece.is_wanted())
 
 
 def _overlapping(targets: Sequence[torch.Tensor]) -> set[int]:

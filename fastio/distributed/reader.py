@@ -38,9 +38,10 @@ class Reader(StorageReader):
     regular files in the folder itself. DCP's planner unpickles objects other than tensors, by default without
     restriction: load them only from authors you trust.
 
-    If the number of ranks changed, a rank may need a part of what another rank stored. A CRC-32 covers everything that
-    one rank stored of a tensor, so with ``verify`` all of that is read. Without it, or if the file has no CRC-32, only
-    the part is read, from its first byte to its last.
+    If the number of ranks changed, a rank may need a part of what another rank stored. Only that is read, from its
+    first byte to its last; with ``verify`` also the rest of the blocks at its ends: fastio keeps CRC-32s of blocks of
+    64 KiB to 4 MiB, of at most a 32nd of a large tensor. Where the file has one CRC-32 for everything that a rank
+    stored of a tensor, as those of torch and of fastio 0.1 do, all of that is read with ``verify``.
 
     Args:
         path: the folder.

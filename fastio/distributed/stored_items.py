@@ -9,10 +9,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fastio.formats.block_checksums import BlockChecksums
+
 FORMAT = "distcp"
 """The name of DCP's data files in dictionaries and results, after their suffix."""
 
 _ATTRIBUTE = "fastio"
+_BLOCKS = "fastio_blocks"  # apart, so that versions that do not know of blocks read the rest
 
 
 class Record(NamedTuple):
@@ -32,6 +35,7 @@ class Stored(NamedTuple):
     """An item of an open data file; ``offset`` is that of its bytes in the file, ``crc`` is None if it is unknown.
 
     ``dtype`` is None for a file of torch.save; else the bytes are a storage, in which the tensor has that geometry.
+    ``blocks`` has the CRC-32s of its blocks, if they are known.
     """
 
     name: str
@@ -42,6 +46,7 @@ class Stored(NamedTuple):
     size: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
     first: int = 0
+    blocks: BlockChecksums | None = None
 
     def tensor(self, storage: torch.Tensor) -> torch.Tensor:
         """Return the tensor over its bytes, which are given as uint8."""
@@ -77,10 +82,34 @@ class Stored(NamedTuple):
             return None
         return Stored(self.name, self.offset + first * width, nbytes, None, self.dtype, size, self.stride)
 
+    def without_rest(self) -> Stored:
+        """Return what the tensor itself has of :meth:`checked_part`, if it is packed there."""
+        if self.dtype is None:
+            return self
+        width = self.dtype.itemsize
+        return self._replace(
+            offset=self.offset + self.first * width, nbytes=math.prod(self.size) * width, crc=None, first=0
+        )
 
-def annotate(info: Any, record: Record) -> None:
-    """Attach a record to an entry of DCP's metadata. DCP's own reader ignores it."""
+    def checked_part(self, begin: Sequence[int], end: Sequence[int]) -> Stored | None:
+        """Return :meth:`part` with the rest of its first and its last block, and the CRC-32 of all that is read.
+
+        None also if the CRC-32s of blocks are unknown.
+        """
+        part = None if self.blocks is None else self.part(begin, end)
+        if part is None or self.blocks is None or part.dtype is None or not part.nbytes:
+            return part
+        at = part.offset - self.offset
+        start, stop, crc = self.blocks.around(at, at + part.nbytes)
+        first = (at - start) // part.dtype.itemsize
+        return part._replace(offset=self.offset + start, nbytes=stop - start, crc=crc, first=first)
+
+
+def annotate(info: Any, record: Record, blocks: BlockChecksums | None = None) -> None:
+    """Attach a record, and CRC-32s of its blocks, to an entry of DCP's metadata. DCP's own reader ignores them."""
     setattr(info, _ATTRIBUTE, tuple(record))
+    if blocks is not None:
+        setattr(info, _BLOCKS, (blocks.block, blocks.crcs))
 
 
 def annotation(info: Any, name: str) -> Stored | None:
@@ -91,7 +120,9 @@ def annotation(info: Any, name: str) -> Stored | None:
     record = Record(*fields)
     size = record.size or ()
     offset = info.offset + record.start
-    return Stored(name, offset, record.nbytes, record.crc, record.dtype, size, contiguous(size))
+    blocks = getattr(info, _BLOCKS, None)
+    known = None if blocks is None else BlockChecksums(record.nbytes, *blocks)
+    return Stored(name, offset, record.nbytes, record.crc, record.dtype, size, contiguous(size), 0, known)
 
 
 def contiguous(size: tuple[int, ...]) -> tuple[int, ...]:

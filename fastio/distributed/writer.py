@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 from torch.distributed.checkpoint import filesystem
@@ -17,9 +16,10 @@ from torch.futures import Future
 from fastio.arguments import Path, Policy, Progress
 from fastio.distributed import metadata as metadata_file
 from fastio.distributed.data_file import DataFile, logger
+from fastio.distributed.item_checksums import hashing_blocks, results_of
 from fastio.distributed.items import Image, ImageBuilder
 from fastio.distributed.rare_gc import RareGC
-from fastio.distributed.stored_items import FORMAT, annotate
+from fastio.distributed.stored_items import FORMAT
 from fastio.engine.save import write_layout
 from fastio.engine.tool_selection import check
 from fastio.files.new_folders import make_folders, remove_folders
@@ -150,7 +150,7 @@ class Writer(StorageWriter):
             image = _lay_out(plan, planner)
         file = DataFile(self.path, plan.storage_data.prefix)
         try:
-            with shown(self.progress, f"saving {file.name}") as on_progress:
+            with shown(self.progress, f"saving {file.name}") as on_progress, hashing_blocks(image) as block_crcs:
                 result, values = write_layout(image.layout, file, FORMAT, self.policy, self.durable, on_progress)
         except BaseException:
             file.discard()
@@ -159,7 +159,7 @@ class Writer(StorageWriter):
             file
         ]  # its lock marks the save as in progress until the next one begins or the writer is deleted
         tell(result, file.path)
-        return _results(image, file.name, values)
+        return results_of(image, file.name, values, block_crcs)
 
     def _close_files(self) -> None:
         for file in self._files:
@@ -186,12 +186,3 @@ def _lay_out(plan: SavePlan, planner: SavePlanner) -> Image:
     for item in plan.items:
         builder.add(item.index, planner.resolve_data(item))
     return builder.build()
-
-
-def _results(image: Image, name: str, values: Sequence[int]) -> list[WriteResult]:
-    results = []
-    for item in image.items:
-        info = filesystem._StorageInfo(name, item.offset, item.nbytes)
-        annotate(info, item.record if item.extent < 0 else item.record._replace(crc=values[item.extent]))
-        results.append(WriteResult(index=item.index, size_in_bytes=item.nbytes, storage_data=info))
-    return results

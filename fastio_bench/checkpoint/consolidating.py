@@ -1,6 +1,7 @@
 """Runs in a fresh process: makes whole safetensors of four ranks' parts, by torch's consolidation and by fastio's.
 
-The parts are read cold. torch leaves the new files in the page cache; they are also timed until they are synced.
+The parts are read cold. torch leaves the new files in the page cache; they are also timed until they are synced. The
+disk's limit is measured in the same rounds: the same files are read while as many bytes are written and synced.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from fastio_bench.harness.fresh_process import ChildError
 from fastio_bench.harness.memory_reserve import Reserve
 from fastio_bench.harness.rounds import Failure, Sample, describe
 from fastio_bench.harness.timing import timed
+from fastio_bench.machine import disk_limit
+from fastio_bench.machine.disk_copy import read_and_write
 from fastio_bench.peers import catalogue
 from fastio_bench.peers.contestants import remove
 from fastio_bench.workloads.objects import fingerprint
 
 _RANKS, _FILES = 4, 4
-_TOOLS = (DCP, DCP_SYNCED, FASTIO)
+_TOOLS = (DCP, DCP_SYNCED, FASTIO, disk_limit.TOOL)
 
 
 def run(job: Job) -> Iterator[Sample | Failure]:
@@ -53,13 +56,13 @@ def run(job: Job) -> Iterator[Sample | Failure]:
                     failed.add(tool)
                     yield Failure(work, shape.name, tool, max(number, 0), describe(error))
                     continue
-                if number < 0:
+                if number < 0 and tool != disk_limit.TOOL:
                     with safe_open(folder / "whole") as files:
                         value = fingerprint(files.get_tensors())
                     if found not in (None, value):
                         raise ChildError(f"{tool} made other tensors than the one before")
                     found = value
-                else:
+                elif number >= 0:
                     yield sample
         remove(source)
         remove(folder / "whole")
@@ -92,6 +95,9 @@ def _consolidated(
     out.mkdir()
     with Reserve(nbytes):
         pass
+    if tool == disk_limit.TOOL:
+        own = read_and_write(sorted(map(str, source.iterdir())), out / "limit")
+        return Sample(work, shape.name, tool, 0, nbytes, own.seconds, own.cpu_seconds, way=own.way)
     page_cache.drop(source)
     call = _by_fastio(source, out, mapping) if tool == FASTIO else _by_torch(source, out, mapping, tool == DCP_SYNCED)
     _, took = timed(call, held=0)

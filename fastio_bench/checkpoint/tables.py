@@ -43,7 +43,8 @@ _CONSOLIDATION = 256 << 20  # bytes of memory that a consolidation may take
 _CONSOLIDATED = (
     "Parts of the parameters in safetensors, not in the page cache, become four files of whole tensors: torch's "
     "consolidate_safetensors_files, also until its files are synced, and fastio's consolidate, which syncs its own and "
-    "compares every CRC-32."
+    "compares every CRC-32. The disk's limit: the same files are read while as many bytes are written into a new one, "
+    "past the page cache, and synced, without a checksum."
 )
 GRANTED = 64 << 20  # bytes beside the snapshot, as any save by fastio may take beside the object
 _NOTES = {
@@ -132,6 +133,8 @@ def _times(found: dict[tuple[str, str], Summary]) -> Iterable[Goal]:
         (INCREMENTAL, FULL, 5.0),
         (ROWS, DCP, 5.0),
         (COLUMNS, DCP, 5.0),
+        (ROWS, disk_limit.TOOL, 0.9),
+        (COLUMNS, disk_limit.TOOL, 0.9),
     ):
         own, theirs = found.get((work, FASTIO)), found.get((work, other))
         if own and theirs:

@@ -14,9 +14,9 @@ from typing import Any
 from fastio_bench.harness.children import completed
 from fastio_bench.harness.rounds import Contestant, Failure, Measured, Sample, Task, interleave
 from fastio_bench.machine import disk_limit
+from fastio_bench.machine.disk_copy import read_and_write
 from fastio_bench.weights import models, ways
 from fastio_bench.weights.child import Job
-from fastio_bench.weights.disk_copy import read_and_write
 from fastio_bench.weights.memory_copy import copy_shards
 
 COLD, WARM = "cold", "warm"

@@ -3,12 +3,17 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 
+#include <cstring>
+#include <vector>
+
 #include "bindings/values.hpp"
+#include "checksum/block_crcs.hpp"
 #include "checksum/crc32.hpp"
 #include "checksum/digests.hpp"
 #include "memory/fault_probe.hpp"
 #include "memory/populate.hpp"
 #include "memory/streaming_copy.hpp"
+#include "support/errors.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -40,6 +45,16 @@ uint32_t checksum_of(nb::handle data, uint32_t value) {
     uint32_t result = checksum(value, view.buf, static_cast<size_t>(view.len));
     PyBuffer_Release(&view);
     return result;
+}
+
+template <typename Work>
+auto without_gil(Work work) {
+    nb::gil_scoped_release release;
+    return work();
+}
+
+nb::bytes as_bytes(const std::vector<uint32_t>& values) {
+    return nb::bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(uint32_t));
 }
 
 }  // namespace
@@ -106,13 +121,30 @@ void bind_memory(nb::module_& module) {
         },
         "address"_a, "nbytes"_a, "value"_a = 0);
     module.def(
-        "crc32_streaming_copy",
-        [](uintptr_t destination, uintptr_t source, uint64_t nbytes) {
-            nb::gil_scoped_release release;
-            return crc32_streaming_copy(0, reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source),
-                                        nbytes);
+        "crc32_blocks_copy",
+        [](uintptr_t destination, uintptr_t source, uint64_t nbytes, uint64_t block) {
+            return as_bytes(without_gil([=] {
+                return crc32_blocks_copy(reinterpret_cast<uint8_t*>(destination),
+                                         reinterpret_cast<const uint8_t*>(source), nbytes, block);
+            }));
         },
-        "destination"_a, "source"_a, "nbytes"_a);
+        "destination"_a, "source"_a, "nbytes"_a, "block"_a);
+    module.def(
+        "crc32_blocks",
+        [](uintptr_t address, uint64_t nbytes, uint64_t block) {
+            return as_bytes(
+                without_gil([=] { return crc32_blocks(reinterpret_cast<const uint8_t*>(address), nbytes, block); }));
+        },
+        "address"_a, "nbytes"_a, "block"_a);
+    module.def(
+        "crc32_of_blocks",
+        [](const nb::bytes& crcs, uint64_t nbytes, uint64_t block) {
+            if (crcs.size() % sizeof(uint32_t) != 0) throw Refused("expected four bytes for each CRC-32");
+            std::vector<uint32_t> values(crcs.size() / sizeof(uint32_t));
+            if (!values.empty()) std::memcpy(values.data(), crcs.data(), crcs.size());
+            return crc32_of_blocks(values.data(), values.size(), nbytes, block);
+        },
+        "crcs"_a, "nbytes"_a, "block"_a);
     module.def("crc32_combine", &crc32_combine, "first"_a, "second"_a, "second_nbytes"_a);
     module.def("crc32_kernel", &crc32_kernel);
 }

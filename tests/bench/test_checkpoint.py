@@ -185,7 +185,9 @@ class TestCommand:
             | dict.fromkeys(((RESHARD, tool) for tool in (DCP, FASTIO, disk_limit.TOOL)), 1)
             | dict.fromkeys(((RESTORE, tool) for tool in (TORCH, MAPPED, FASTIO, disk_limit.TOOL)), 1)
             | dict.fromkeys(((INCREMENTAL, tool) for tool in (FULL, FASTIO)), 2)
-            | dict.fromkeys(((work, tool) for work in (ROWS, COLUMNS) for tool in (DCP, DCP_SYNCED, FASTIO)), 1)
+            | dict.fromkeys(
+                ((work, tool) for work in (ROWS, COLUMNS) for tool in (DCP, DCP_SYNCED, FASTIO, disk_limit.TOOL)), 1
+            )
         )
         assert {sample["nbytes"] for sample in told["samples"] if sample["work"] == DURABLE} == {
             TrainingState(shape_of(1_200_000)).nbytes
@@ -194,7 +196,7 @@ class TestCommand:
         assert set(asked) >= {
             *((BLOCKED, 0.95), (BLOCKED, 0.2), (DURABLE, 2.3)),
             *((RANKS_SAVE, 2.0), (RESTORE, 1.7), (INCREMENTAL, 5.0)),
-            *((ROWS, 5.0), (COLUMNS, 5.0), (DURABLE, 0.9), (RESHARD, 0.8)),
+            *((ROWS, 5.0), (COLUMNS, 5.0), (ROWS, 0.9), (COLUMNS, 0.9), (DURABLE, 0.9), (RESHARD, 0.8)),
             *((BLOCKED_OF[4], 0.95), (BLOCKED_OF[4], 0.5), (STEP_OF[2], 0.85), (STEP_OF[4], 0.85)),
         }
         memory = [goal["against"] for goal in told["findings"]["goals"] if goal["unit"] == "MiB"]

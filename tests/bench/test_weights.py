@@ -11,9 +11,9 @@ import torch
 from click.testing import CliRunner
 
 from fastio_bench.commands import cli
+from fastio_bench.machine.disk_copy import read_and_write
 from fastio_bench.weights import child, models, ways
 from fastio_bench.weights.child import Job
-from fastio_bench.weights.disk_copy import read_and_write
 
 NBYTES = 1  # as small as a Llama-like model gets
 PAIRS = [(work, tool) for work, tools in ways.WAYS.items() for tool in tools]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fastio._native import crc32_streaming_copy
+from fastio._native import crc32_blocks_copy
 from fastio.checkpoint import Checkpointer
 from fastio.checkpoint.folder import step_folders
 from fastio.checkpoint.saving import parallel_copy
@@ -43,12 +43,12 @@ def test_interrupted_copy_leaves_no_step(
     state = make()
     left = 4
 
-    def breaking(*arguments: Any) -> int:
+    def breaking(*arguments: Any) -> bytes:
         nonlocal left
         left -= 1
         if left == 0:
             raise error
-        return crc32_streaming_copy(*arguments)
+        return crc32_blocks_copy(*arguments)
 
     # With one processor the main thread makes all copies, so that the error is raised there.
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
@@ -57,7 +57,7 @@ def test_interrupted_copy_leaves_no_step(
         checkpointer.save(0, state)
         checkpointer.wait()
         with monkeypatch.context() as patch:
-            patch.setattr(parallel_copy, "crc32_streaming_copy", breaking)
+            patch.setattr(parallel_copy, "crc32_blocks_copy", breaking)
             with pytest.raises(error):
                 checkpointer.save(1, state)
         checkpointer.wait()  # no write was started

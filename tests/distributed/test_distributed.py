@@ -76,11 +76,12 @@ def test_load_without_verify_reads_only_the_needed_parts(ranks: Ranks, saved: di
     for verify in (True, False):
         answers = ranks.run(rank_tasks.load, str(saved[2]), 4, 2, "fastio", {"verify": verify})
         nbytes[verify] = sum(transfer[-1] for _, transfers in answers for transfer in transfers)
-    # 37 rows: 2 ranks stored 19 and 18; 4 ranks load 10, 10, 10 and 7, so the second needs some of both.
-    rows = (19 + (19 + 18) + 18 + 18) - 37
+    # 37 rows of 4,000 bytes: 2 ranks stored 19 and 18, in blocks of 64 KiB and one of the rest; 4 ranks load 10, 10, 10
+    # and 7, so the second needs both blocks of the first, and one of the other.
+    rows = (65536 + (19 * 4000 + 65536) + 65536 + 18 * 4000) - 37 * 4000
     both = (32 + 32 + 32 + 32) - 64
     columns = 4 * (64 - 32)  # 4 ranks skip 32 of 64 columns before the first row's part, or behind the last row's
-    assert nbytes[True] - nbytes[False] == rows * 1000 * 4 + both * 96 * 4 + columns * 2
+    assert nbytes[True] - nbytes[False] == rows + both * 96 * 4 + columns * 2
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import mmap
 import os
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.planner import LoadPlan
 
 import fastio
 from fastio.distributed import Reader, Writer
@@ -122,6 +124,20 @@ def test_distributed_checkpoints_of_changing_memory_verify(tmp_path: Path, tool:
             with fastio.record() as transfers:
                 dcp.load(loaded, storage_reader=Reader(tmp_path / str(number)))
             assert all(transfer.verified for transfer in transfers)
+            for planner in map(Part, (0, NBYTES // 2 + 7)):
+                dcp.load({"large": loaded["large"]}, storage_reader=Reader(tmp_path / str(number)), planner=planner)
+
+
+class Part(dcp.DefaultLoadPlanner):
+    """Loads a third of each tensor, from an index on, as a rank of another number of ranks does."""
+
+    def __init__(self, begin: int) -> None:
+        super().__init__()
+        self._begin = torch.Size([begin])
+
+    def create_local_plan(self) -> LoadPlan:
+        part = {"dest_offsets": self._begin, "storage_offsets": self._begin, "lengths": torch.Size([NBYTES // 3])}
+        return LoadPlan([dataclasses.replace(item, **part) for item in super().create_local_plan().items])
 
 
 def test_reseal_archive_repairs_checksums_of_torchs_file(tmp_path: Path) -> None:

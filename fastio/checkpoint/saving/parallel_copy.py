@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from fastio import processors
-from fastio._native import Control, Digests, JoinOnExit, crc32_at, crc32_combine, crc32_streaming_copy
+from fastio._native import Control, Digests, JoinOnExit, crc32_at, crc32_blocks_copy, crc32_combine, crc32_of_blocks
+from fastio.formats.block_checksums import block_bytes
 from fastio.runtime.interrupt_safe_thread import NoThreadError, WorkThread
 
 # Small copies keep the GIL: releasing it costs more than the copy when other threads take it.
@@ -33,7 +34,7 @@ class Copy(NamedTuple):
 
     ``block`` is the number of its first block in the digests; it has :func:`blocks_of` its bytes. With ``compare`` it
     is made only if the source changed since it was copied last: small ones are compared with their target byte by byte,
-    others by their digests.
+    others by their digests. ``crc_block``: the bytes of the blocks whose CRC-32s are computed.
     """
 
     number: int
@@ -42,6 +43,7 @@ class Copy(NamedTuple):
     nbytes: int
     block: int = 0
     compare: bool = False
+    crc_block: int = 0
 
 
 def blocks_of(nbytes: int) -> int:
@@ -66,11 +68,13 @@ def split_by_first_block(copies: Iterable[Copy], digests: Digests) -> tuple[list
     return first, rest
 
 
-def copy_all(copies: Iterable[Copy], digests: Digests | None = None) -> dict[int, int | None]:
+def copy_all(
+    copies: Iterable[Copy], digests: Digests | None = None, block_crcs: dict[int, bytes] | None = None
+) -> dict[int, int | None]:
     """Make every copy, except with ``compare`` those whose source did not change.
 
     Returns the CRC-32 of each one made, by its number; None for large ones with ``compare``, of which parts were
-    copied.
+    copied. Puts those of the blocks of large ones without digests into ``block_crcs``.
     """
     chunks: list[Copy] = []
     small: list[Copy] = []
@@ -97,19 +101,23 @@ def copy_all(copies: Iterable[Copy], digests: Digests | None = None) -> dict[int
         if chunk in work.crcs:
             crc, before = work.crcs[chunk], made.get(chunk.number, 0)
             made[chunk.number] = None if crc is None or before is None else crc32_combine(before, crc, chunk.nbytes)
+        if block_crcs is not None and chunk in work.block_crcs:
+            block_crcs[chunk.number] = block_crcs.get(chunk.number, b"") + work.block_crcs[chunk]
     return made
 
 
 class _Work:
     """Chunks that threads share; each thread calls ``run``, which begins no chunk once ``control`` is cancelled.
 
-    ``crcs`` has the CRC-32 of each chunk that was copied, None if it is unknown. ``error`` is the error of a thread.
+    ``crcs`` has the CRC-32 of each chunk that was copied, None if it is unknown, ``block_crcs`` those of the blocks of
+    chunks without digests. ``error`` is the error of a thread.
     """
 
     def __init__(self, chunks: Iterable[Copy], digests: Digests | None) -> None:
         self._left = iter(chunks)  # next() on it is atomic under the GIL
         self._digests = digests
         self.crcs: dict[Copy, int | None] = {}
+        self.block_crcs: dict[Copy, bytes] = {}
         self.control = Control()
         self.error: Exception | None = None
 
@@ -121,9 +129,10 @@ class _Work:
 
     def _run(self) -> None:
         while not self.control.cancelled and (chunk := next(self._left, None)) is not None:
-            _, target, source, nbytes, block, compare = chunk
+            _, target, source, nbytes, block, compare, crc_block = chunk
             if self._digests is None:
-                self.crcs[chunk] = crc32_streaming_copy(target, source, nbytes)
+                values = self.block_crcs[chunk] = crc32_blocks_copy(target, source, nbytes, crc_block)
+                self.crcs[chunk] = crc32_of_blocks(values, nbytes, crc_block)
             elif not compare:
                 self.crcs[chunk] = self._digests.copy(block, target, source, nbytes)
             elif self._digests.update(block, target, source, nbytes):
@@ -132,7 +141,7 @@ class _Work:
 
 def _copy_small(copies: Iterable[Copy]) -> dict[int, int | None]:
     made: dict[int, int | None] = {}
-    for number, target, source, nbytes, _, compare in copies:
+    for number, target, source, nbytes, _, compare, _ in copies:
         if not compare or _small_compare(target, source, nbytes) != 0:
             _small_move(target, source, nbytes)
             made[number] = crc32_at(target, nbytes)
@@ -140,7 +149,8 @@ def _copy_small(copies: Iterable[Copy]) -> dict[int, int | None]:
 
 
 def _chunks(copy: Copy) -> Iterator[Copy]:
+    crc_block = block_bytes(copy.nbytes)  # divides a chunk
     for offset in range(0, copy.nbytes, _CHUNK):
         nbytes = min(_CHUNK, copy.nbytes - offset)
         target, source, block = copy.target + offset, copy.source + offset, copy.block + blocks_of(offset)
-        yield Copy(copy.number, target, source, nbytes, block, copy.compare)
+        yield Copy(copy.number, target, source, nbytes, block, copy.compare, crc_block)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
@@ -32,6 +32,7 @@ _PICKLE_PROTOCOL = 2
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 Path = tuple[str | int, ...]
+_Crcs = TypeVar("_Crcs")  # of a storage, or of its blocks
 
 
 class Sharding(NamedTuple):
@@ -101,7 +102,7 @@ class RankState(NamedTuple):
         local = self.tensors[name]
         return local.over(self.storages[local.storage][1])
 
-    def crcs_by_tensor(self, crcs: Mapping[str, int]) -> dict[str, int]:
+    def by_tensor(self, crcs: Mapping[str, _Crcs]) -> dict[str, _Crcs]:
         """Return the CRC-32s of parts that fill their storages, by tensor, of those of the storages."""
         found = {}
         for name, local in self.tensors.items():

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint.planner import WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
@@ -37,8 +36,9 @@ from fastio.checkpoint.saving.step_kinds import RankTask
 from fastio.checkpoint.saving.writing import WrittenStep, check_file
 from fastio.distributed import metadata as metadata_file
 from fastio.distributed.data_file import DataFile
+from fastio.distributed.item_checksums import hashing_blocks, results_of
 from fastio.distributed.items import Image, ImageBuilder
-from fastio.distributed.stored_items import FORMAT, annotate
+from fastio.distributed.stored_items import FORMAT
 from fastio.engine.save import write_layout
 from fastio.errors import CheckpointError, RankError, RankLostError
 from fastio.files.atomic_file import AtomicFile
@@ -168,21 +168,17 @@ class _RankStep:
             image = _lay_out(state, [plan.plan.items[number] for number in order.kept])
         self._file = file = DataFile(path, f"__{self._rank}_")
         task = self._task
-        result, values = write_layout(
-            image.layout, file, FORMAT, task.policy, True, task.progress, task.is_snapshot,
-            state.crcs_by_tensor(task.crcs),
-        )  # fmt: skip
+        with hashing_blocks(image, state.by_tensor(task.block_crcs)) as block_crcs:
+            result, values = write_layout(
+                image.layout, file, FORMAT, task.policy, True, task.progress, task.is_snapshot,
+                state.by_tensor(task.crcs),
+            )  # fmt: skip
         written = File(file.name, image.layout.size, of_file(image.layout, values))
         with opened(file.path) as (fd, size):
             check_file(file.path, fd, size, written, task.read_back)
         if task.chunk_memory is not None:  # what was written is the live state
             task.chunk_memory.pause.require()
-        results = []
-        for item in image.items:
-            info = filesystem._StorageInfo(file.name, item.offset, item.nbytes)
-            annotate(info, item.record if item.extent < 0 else item.record._replace(crc=values[item.extent]))
-            results.append(WriteResult(index=item.index, size_in_bytes=item.nbytes, storage_data=info))
-        return _Report(written, results, result.seconds), result
+        return _Report(written, results_of(image, file.name, values, block_crcs), result.seconds), result
 
     def _published(self, reports: list[_Report] | RankError) -> Manifest:
         """Write DCP's metadata and the manifest, and publish the step."""

@@ -222,7 +222,7 @@ class Saver:
             return
         if base is not None and same:
             task = task._replace(base=BaseStep(base, lambda: same))
-        save = save._replace(task=task._replace(crcs=snapshot.crcs))
+        save = save._replace(task=task.with_crcs(snapshot.crcs, snapshot.block_crcs))
         if self._settings.asynchronous:
             self._writes.start(save, snapshot, self._release_after)
         else:

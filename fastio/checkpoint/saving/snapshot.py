@@ -55,6 +55,8 @@ class Snapshot:
         self._is_complete = False
         self.crcs: dict[str, int] = {}
         """CRC-32s of storages that the last :meth:`take` copied, by name: of those on the CPU, as far as it knows."""
+        self.block_crcs: dict[str, bytes] = {}
+        """Those of the blocks of large ones (:mod:`fastio.formats.block_checksums`), if it is not comparable."""
 
     def allocate(self, storages: Sequence[Storage]) -> list[Storage]:
         """Return storages for a snapshot of these; the same ones as before if names, sizes and devices are equal.
@@ -78,7 +80,7 @@ class Snapshot:
         called with the names of storages that changed, usually of all of them, once these are copied; most of the rest
         is still to be compared then.
         """
-        self.crcs = {}  # the writer of the snapshot before may still have its own
+        self.crcs, self.block_crcs = {}, {}  # the writer of the snapshot before may still have its own
         compare, self._is_complete = self._comparable and self._is_complete, False
         used = {storage.device for _, storage, _ in storages}
         _synchronize(used)  # a tensor may be computed on any stream
@@ -108,8 +110,10 @@ class Snapshot:
 
     def _copy(self, copies: list[Copy], storages: Sequence[Storage]) -> set[int]:
         """Make copies, and note their CRC-32s; return the numbers of those made."""
-        made = copy_all(copies, self._digests)
+        block_crcs: dict[int, bytes] = {}
+        made = copy_all(copies, self._digests, block_crcs)
         self.crcs |= {storages[number][0]: crc for number, crc in made.items() if crc is not None}
+        self.block_crcs |= {storages[number][0]: crcs for number, crcs in block_crcs.items()}
         return set(made)
 
     @property

@@ -81,15 +81,16 @@ class StepsOfRanks:
         where = f"{self._steps.path}: step {step}"
         content = rank_state(state, where, self._refused_objects, self.members.rank)
         return RankTask(
-            self._steps, step, content, metadata, chunk_memory=None, is_snapshot=False, crcs={}, policy=settings.policy,
-            read_back=settings.read_back, progress=None, staged_is_free=lambda: None,
+            self._steps, step, content, metadata, chunk_memory=None, is_snapshot=False, crcs={}, block_crcs={},
+            policy=settings.policy, read_back=settings.read_back, progress=None, staged_is_free=lambda: None,
         )  # fmt: skip
 
 
 class RankTask(NamedTuple):
     """What a rank writes, and where; ``staged_is_free`` is called when it does not need its ``content`` any more.
 
-    The other fields are those of a :class:`Task`.
+    ``block_crcs``: CRC-32s of the blocks of storages that were computed while they were copied, by name. The other
+    fields are those of a :class:`Task`.
     """
 
     folder: StepFolder
@@ -99,6 +100,7 @@ class RankTask(NamedTuple):
     chunk_memory: ChunkMemory | None
     is_snapshot: bool
     crcs: Mapping[str, int]
+    block_crcs: Mapping[str, bytes]
     policy: Any
     read_back: bool
     progress: Progress | None
@@ -118,6 +120,10 @@ class RankTask(NamedTuple):
     def of_copies(self, copies: Sequence[Storage]) -> RankTask:
         """Return it with copies of the storages."""
         return self._replace(content=self.content.over(copies), is_snapshot=True)
+
+    def with_crcs(self, crcs: Mapping[str, int], block_crcs: Mapping[str, bytes]) -> RankTask:
+        """Return it with CRC-32s of the copies."""
+        return self._replace(crcs=crcs, block_crcs=block_crcs)
 
     def freeing(self, free: Callable[[], object]) -> RankTask:
         """Return it with a function to call when the memory of the storages is read no more."""

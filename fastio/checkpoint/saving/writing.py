@@ -85,6 +85,10 @@ class Task(NamedTuple):
         """Return it with copies of the storages."""
         return self._replace(records=Records(self.records.small, copies), is_snapshot=True)
 
+    def with_crcs(self, crcs: Mapping[str, int], block_crcs: Mapping[str, bytes]) -> Task:
+        """Return it with CRC-32s of the copies; its files have none of blocks."""
+        return self._replace(crcs=crcs)
+
     def freeing(self, free: Callable[[], object]) -> Task:
         """Return it as it is: its copy is read until the step is complete."""
         return self

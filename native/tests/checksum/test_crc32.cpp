@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "checksum/block_crcs.hpp"
 #include "checksum/crc32.hpp"
 #include "tests/support/check.hpp"
 
@@ -131,6 +132,26 @@ void check_combine() {
     CHECK(doubled == 0x193838C3u, "5 GiB of zeros: got %08" PRIx32, doubled);
 }
 
+void check_blocks() {
+    for (int round = 0; round < 500; ++round) {
+        const Bytes bytes = random_bytes(below(3000));
+        const uint64_t block = 1 + below(1000);
+        Bytes copy(bytes.size());
+        const auto crcs = fastio::crc32_blocks(bytes.data(), bytes.size(), block);
+        CHECK(fastio::crc32_blocks_copy(copy.data(), bytes.data(), bytes.size(), block) == crcs, "copied by block");
+        CHECK(copy == bytes, "copy by block");
+        CHECK(crcs.size() == (bytes.size() + block - 1) / block, "one CRC a block");
+        for (size_t number = 0; number < crcs.size(); ++number) {
+            const uint64_t at = number * block;
+            const uint64_t length = std::min<uint64_t>(block, bytes.size() - at);
+            CHECK(crcs[number] == reference(0, bytes.data() + at, length), "block %zu", number);
+        }
+        CHECK(fastio::crc32_of_blocks(crcs.data(), crcs.size(), bytes.size(), block) ==
+                  reference(0, bytes.data(), bytes.size()),
+              "%zu bytes from the CRCs of blocks of %" PRIu64, bytes.size(), block);
+    }
+}
+
 void check_public() {
     const char* digits = "123456789";  // the check value of CRC-32/ISO-HDLC
     CHECK(fastio::crc32(0, digits, 9) == 0xCBF43926u, "check value");
@@ -157,6 +178,7 @@ int main() {
         check_changing_source(kernel, kernel.streaming_copy);
     }
     check_combine();
+    check_blocks();
     check_public();
     std::printf("ok\n");
 }
