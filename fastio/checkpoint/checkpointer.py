@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import os
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -139,7 +137,7 @@ class Checkpointer:
             self._steps = self._open(folder, settings, make=not read_only)
             self._reader = StepReader(self._steps, policy, progress, self._members)
             if not read_only:
-                with self._withdrawn_on_error(self._steps):
+                with self._steps.withdrawn_on_error():
                     self._saver = Saver(self._steps, settings, self._members)
                 at_exit.close_at_exit(self)
         except BaseException:
@@ -166,18 +164,8 @@ class Checkpointer:
         with members.agreement("Checkpointer"):
             if members.rank > 0:
                 steps = steps_in(path, make=False)
-        with self._withdrawn_on_error(steps):
+        with steps.withdrawn_on_error():
             return opened_by_all(steps, members, make)
-
-    @staticmethod
-    @contextlib.contextmanager
-    def _withdrawn_on_error(steps: StepFolder) -> Iterator[None]:
-        """Remove the folder again, if it was made, after an error."""
-        try:
-            yield
-        except BaseException:
-            steps.withdraw()
-            raise
 
     def __repr__(self) -> str:
         settings = [f"policy {self._policy!r}"]

@@ -62,8 +62,17 @@ class StepFolder:
         """Return the path of a step's folder, which need not exist."""
         return os.path.join(self.path, name_of(step))
 
+    @contextlib.contextmanager
+    def withdrawn_on_error(self) -> Iterator[None]:
+        """Remove the folder again after an error inside the context, as :meth:`withdraw` does."""
+        try:
+            yield
+        except BaseException:
+            self.withdraw()
+            raise
+
     def withdraw(self) -> None:
-        """After an error, remove the folder if this made it, unless it has another writer or holds more than a lock."""
+        """Remove the folder if this made it, unless it has another writer or holds more than a lock."""
         if not self._folder.was_made:
             return
         with contextlib.suppress(FastIOError, OSError):

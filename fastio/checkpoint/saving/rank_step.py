@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from torch.distributed.checkpoint.planner import WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
@@ -20,7 +19,7 @@ from fastio.checkpoint.folder import manifest
 from fastio.checkpoint.folder.manifest import File, Manifest
 from fastio.checkpoint.folder.unpublished_step import UnpublishedStep
 from fastio.checkpoint.ranks.gloo import Gloo
-from fastio.checkpoint.ranks.members import sendable
+from fastio.checkpoint.ranks.messages import Messages, tried
 from fastio.checkpoint.ranks.shared_folder import comes_true
 from fastio.checkpoint.saving.file_checksum import of_file
 from fastio.checkpoint.saving.rank_plans import (
@@ -40,7 +39,7 @@ from fastio.distributed.item_checksums import hashing_blocks, results_of
 from fastio.distributed.items import Image, ImageBuilder
 from fastio.distributed.stored_items import FORMAT
 from fastio.engine.save import write_layout
-from fastio.errors import CheckpointError, RankError, RankLostError
+from fastio.errors import CheckpointError, RankError
 from fastio.files.atomic_file import AtomicFile
 from fastio.files.checkpoint_folders import DCP_METADATA
 from fastio.files.open_file import opened
@@ -49,8 +48,6 @@ from fastio.runtime.gc_pause import gc_paused
 
 _log = logging.getLogger("fastio.checkpoint")
 _APPEARS_SECONDS = 30.0  # within which a folder that another machine made is seen through a network file system
-
-_Value = TypeVar("_Value")
 
 
 class _Order(NamedTuple):
@@ -75,7 +72,8 @@ class RankStepWriter:
     """
 
     def __init__(self, connections: Gloo, next_order: Callable[[], int], hide: Callable[[], object]) -> None:
-        self.connections, self.next_order, self.hide = connections, next_order, hide
+        self.connections, self.messages = connections, Messages(connections)
+        self.next_order, self.hide = next_order, hide
         self.local_planner, self.global_planner = LocalPlanner(connections.rank == 0), GlobalPlanner()
 
     def write(self, task: RankTask) -> WrittenStep:
@@ -88,9 +86,9 @@ class RankStepWriter:
 
 class _RankStep:
     def __init__(self, task: RankTask, writer: RankStepWriter) -> None:
-        self._task, self._writer, self._connections = task, writer, writer.connections
+        self._task, self._writer, self._messages = task, writer, writer.messages
         self._order = 0
-        self._rank = self._connections.rank
+        self._rank, self._world = writer.connections.rank, writer.connections.world
         self._new: UnpublishedStep | None = None
         self._plan: GlobalPlan | None = None
         self._file: DataFile | None = None
@@ -112,42 +110,20 @@ class _RankStep:
     def _write(self) -> WrittenStep:
         state: RankState = self._task.content
         with gc_paused():
-            planned, error = _tried(lambda: self._writer.local_planner.plan(state))
+            planned, error = tried(lambda: self._writer.local_planner.plan(state))
         plan, sent = planned if planned is not None else (None, None)
-        plans = self._gathered(sent, error)
-        orders, error = _tried(lambda: self._ordered(plans)) if plans is not None else (None, None)
-        order: _Order = self._scattered(orders, error)
+        plans = self._messages.gathered(sent, error)
+        orders, error = tried(lambda: self._ordered(plans)) if plans is not None else (None, None)
+        order: _Order = self._messages.scattered(orders, error)
         self._writer.local_planner.keep()
-        written, error = _tried(lambda: self._write_own(state, plan, order))
+        written, error = tried(lambda: self._write_own(state, plan, order))
         self._task.staged_is_free()
         report, result = written if written is not None else (None, None)
-        reports = self._gathered(report, error)
-        made, error = _tried(lambda: self._published(reports)) if reports is not None else (None, None)
-        made = self._scattered(None if made is None else [made] * self._connections.world, error)
+        reports = self._messages.gathered(report, error)
+        made, error = tried(lambda: self._published(reports)) if reports is not None else (None, None)
+        made = self._messages.scattered(None if made is None else [made] * self._world, error)
         assert result is not None
         return WrittenStep(made, result)
-
-    def _gathered(self, value: Any, error: Exception | None) -> list[Any] | RankError | None:
-        """The values of all ranks on the first one, or the errors; nothing on the others."""
-        sent = pickle.dumps((value, None if error is None else sendable(error)))
-        answers = [pickle.loads(one) for one in self._connections.gather(sent)]
-        errors = {rank: found for rank, (_, found) in enumerate(answers) if found is not None}
-        if errors:
-            return RankError(errors)
-        return [value for value, _ in answers] if answers else None
-
-    def _scattered(self, values: list[Any] | None, error: Exception | None) -> Any:
-        """The value for this rank of those that the first one has. Its error is raised on all."""
-        if error is not None and not isinstance(error, RankError):
-            error = RankError({0: sendable(error)})
-        if self._rank == 0:
-            sent = [pickle.dumps((value, error)) for value in values or [None] * self._connections.world]
-        else:
-            sent = []
-        value, found = pickle.loads(self._connections.scatter(sent))
-        if found is not None:
-            raise found
-        return value
 
     def _ordered(self, plans: list[SentPlan] | RankError) -> list[_Order]:
         """Plan for all ranks, and make the folder of the step."""
@@ -194,7 +170,7 @@ class _RankStep:
             new.commit(durable=True)
         files = (File(DCP_METADATA, len(data), crc32(data)), *(report.file for report in reports))
         saved = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        nbytes, ranks = tensor_bytes(metadata), self._connections.world
+        nbytes, ranks = tensor_bytes(metadata), self._world
         made = Manifest(task.step, self._order, saved, nbytes, files, {}, task.metadata, manifest.DCP, ranks)
         with AtomicFile(os.path.join(path, manifest.NAME)) as new:
             manifest.write(new, made)
@@ -204,16 +180,6 @@ class _RankStep:
         self._new = None
         self._writer.hide()
         return made
-
-
-def _tried(work: Callable[[], _Value]) -> tuple[_Value | None, Exception | None]:
-    """The result of ``work``, or its error, which the other ranks must learn. A lost rank is an error of all."""
-    try:
-        return work(), None
-    except RankLostError:
-        raise
-    except Exception as error:
-        return None, error
 
 
 def _wait_for_folder(path: str) -> None:

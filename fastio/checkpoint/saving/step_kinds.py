@@ -76,7 +76,7 @@ class StepsOfRanks:
         return _RankStepWriter(self._steps, settings.keep, settings.keep_every, self.members, self._connections)
 
     def task(self, step: int, state: Any, metadata: dict[str, Any], settings: SaveSettings) -> RankTask:
-        from fastio.checkpoint.saving.rank_state import rank_state
+        from fastio.checkpoint.saving.rank_capture import rank_state
 
         where = f"{self._steps.path}: step {step}"
         content = rank_state(state, where, self._refused_objects, self.members.rank)
