@@ -18,7 +18,7 @@ FIRST_MEAN = 0.3  # log that the first call of a process adds
 FIRST = 0.8  # sd of that, the same for all tools
 FIRST_OWN = 0.3  # sd of that, of one tool
 FIRST_NOISE = 0.35  # sd of a first call's time
-NOISE = 0.12  # sd of a later call's time
+NOISE = 0.12  # sd of a later call's time, until it is known
 STALLS = 0.05  # share of calls that meet a stall of the machine
 STALL = 0.7  # mean log that a stall adds
 # What changes
@@ -26,14 +26,21 @@ LEVEL_STEP = 0.02  # sd added to the machine's speed by each call
 SPEED_STEP = 0.006  # sd added to a tool's speed by each call
 CHANGED_LEVEL = 0.6  # sd added to the machine's speed by a certain change of a tool's
 CHANGED_SPEED = 0.9  # sd added to the tool's
+CHANGED_CURVE = 0.3  # sd added to the tool's curve
+SPED_UP_LEVEL = 2.0  # sd added to the machine's speed, if the tool is faster than it ever was
 RENEWED = 0.5  # sd added to all tools' speeds by a renewal
 SURPRISE = 3.0  # deviations: a tool's first time near a size that is farther off bends its curve
 FAR = 1.0  # log: times farther off were measured in a busy spell
 # The change test
 ALLOWANCE = 1.25  # deviations that are no sign of a change
 LIMIT = 5.0  # sum of deviations beyond the allowance at which a change is certain
+SUSPECT = 1.7  # sum at which it is suspected
 CLIP = 3.0  # deviations that one slow call adds at most
-TEST_NOISE = 0.19  # sd of a time in the test: times have heavier tails than the normal distribution
+MOST_SUSPICION = 1.2  # log: a greater slowdown is a stall, more likely
+TAILS = 1.6  # factor of the noise in the test: times have heavier tails than the normal distribution
+NOISE_STEP = 0.05  # relative change of the noise by one call
+LEAST_NOISE = 0.03  # the least noise of a tool
+MOST_NOISE = 0.25  # the most
 RETURNED = 0.1  # log: a tool this near to its old speed is as fast as before
 # Tries of other tools than the best
 TRIES = 0.005  # share for all tries
@@ -51,6 +58,7 @@ BAND = 8  # buckets in each of which a tool is tried again
 MOST_COST = 3.0  # most cost of a try, over the best tool's time
 LEAST_COST = 0.02  # least, also of a tool that is equal
 TRY_SECONDS = 1e-4  # added to the cost of a try
+USUAL_CALLS = 200  # window of the usual call's time
 PENDING_CALLS = 16  # a try without a time is given up after so many calls
 NEAR = 16  # buckets: times within four octaves are near
 # Tools that failed

@@ -23,7 +23,7 @@ import numpy as np
 from fastio.dicts import constants
 from fastio.dicts.priors import Prior
 
-_SPEED, _FIRST = -1, -2  # terms beside the knots of a tool, or of all tools, whose name is ""
+_SPEED, _FIRST = -1, -2  # terms of a tool beside its knots, or of all tools, whose name is ""
 _LEVEL = ("", _SPEED)
 _Key = tuple[str, int]
 _Array = Any
@@ -113,11 +113,13 @@ class CostModel:
         for knot, _ in _knots("", bucket) if common else ():
             self._widen(("", knot), constants.BENT)
 
-    def change(self, seen: Prediction, noise: float) -> None:
+    def change(self, seen: Prediction, residual: float, noise: float, level: float) -> None:
         """As :meth:`update`, after a change of the tool's or the machine's speed: both may move far."""
-        self._widen(_LEVEL, constants.CHANGED_LEVEL)
+        self._widen(_LEVEL, level)
         self._widen((seen.tool, _SPEED), constants.CHANGED_SPEED)
-        self.update(self._seen(seen.tool, seen.terms, seen.weights, seen.residual), noise, stalls=False)
+        for key in [key for key in self._terms if key[0] == seen.tool and key[1] >= 0]:
+            self._widen(key, constants.CHANGED_CURVE)
+        self.update(self._seen(seen.tool, seen.terms, seen.weights, residual), noise, stalls=False)
 
     def walk(self, tools: Iterable[str], calls: int) -> None:
         """Account for so many calls since the last step: the prediction step of the Kalman filter."""

@@ -22,30 +22,27 @@ class Exploration:
     """The time spent in one context, and the share of it that tries may take.
 
     ``spent``: seconds of all calls of this process, and of the stored ones of tools without a prior. ``paid``: of them,
-    for tries. ``tries``: the budget for all tools except those that became slower.
+    for tries. ``usual``: mean seconds of the last calls. ``tries``: the budget for all tools except those that became
+    slower.
     """
 
     spent: float = 0.0
     paid: float = 0.0
+    usual: float = 0.0
     tries: Budget = field(default_factory=lambda: Budget(constants.TRIES, credit=constants.MOST_TRIES))
     _calls: int = 0
 
     def count(self, seconds: float) -> None:
         """Count a call that took so many seconds."""
-        self._calls += 1
+        self._calls = min(self._calls + 1, constants.USUAL_CALLS)
         self.spent += seconds
-
-    @property
-    def usual(self) -> float:
-        """The mean seconds of a call; 0 before the first."""
-        return self.spent / self._calls if self._calls else 0.0
+        self.usual += (seconds - self.usual) / self._calls
 
     def next_try(self, plan: Plan, records: Mapping[str, ToolRecord], call: int) -> tuple[Try | None, float]:
         """The tool to try instead of the plan's best, if one is due; the context's seconds when the next may be due."""
         if not self._calls:
             return None, 0.0
-        found, most, due, usual = None, -math.inf, math.inf, self.usual
-        few = constants.FEW_TIMES_GAIN
+        found, most, due, few = None, -math.inf, math.inf, constants.FEW_TIMES_GAIN
         for other in plan.usable[1:]:
             record, gap = records.get(other.tool, BLANK), other.mean - plan.usable[0].mean
             alike = gap < 0 and other.known and not other.slowdown  # equal in time, but takes more CPU
@@ -58,14 +55,13 @@ class Exploration:
             gain = _expected_improvement(gap, other.informative)
             if other.slowdown > 0 and other.slowdown + constants.RECOVERY_DEVIATIONS * other.informative > gap:
                 budget, gain = record.recovery, math.inf
-                at = budget.due(cost, usual)
+                at = budget.due(cost, self.usual)
             else:
                 gain += few[other.nearby] if other.nearby < len(few) and not plan.first else 0.0
-                credit = 0.0 if seen else constants.FIRST_TRIES
                 begun = record.last_used.get(plan.bucket // constants.BAND, 0.0)
-                own = Budget(max(gain / constants.PAYBACK, 1e-9), begun, credit=credit)
+                own = Budget(max(gain / constants.PAYBACK, 1e-9), begun, credit=0.0 if seen else constants.FIRST_TRIES)
                 budget = self.tries
-                at = max(own.due(cost, usual), budget.due(cost, usual))
+                at = max(own.due(cost, self.usual), budget.due(cost, self.usual))
             if plan.has_prior:  # a program may end after a few large calls, and what ships is seldom wrong
                 free = constants.FREE_SECONDS if plan.seconds < constants.FREE_SECONDS else 0.0
                 at = max(at, (self.paid + cost - free) / constants.MOST_SHARE)

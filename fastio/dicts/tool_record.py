@@ -131,10 +131,11 @@ class ToolRecord:
         """Whether the tool failed lately and is not to be tried yet."""
         return self.failure is not None and call < self.failure.until
 
-    def doubt(self, spent: float, speed_before: float) -> None:
-        """Begin a new budget for trying the tool again, which is slower than before, when it had this speed."""
+    def doubt(self, spent: float, speed_before: float | None = None) -> None:
+        """Begin a new budget for trying the tool again, which may be slower than before, when it had this speed."""
         self.recovery = Budget(constants.LOOKS, spent, credit=constants.FIRST_LOOK)
-        self.speed_before = speed_before if self.speed_before is None else min(self.speed_before, speed_before)
+        if speed_before is not None:
+            self.speed_before = speed_before if self.speed_before is None else min(self.speed_before, speed_before)
 
 
 BLANK = ToolRecord()

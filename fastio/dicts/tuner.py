@@ -124,7 +124,7 @@ class Tuner:
             self._exploration.pay(record, record.tried, seconds)
         if first:
             seen, later = (self._model.predict(tool, bucket, value, first=one) for one in (True, False))
-            if _is_fast(seen, constants.FIRST_NOISE**2) or _is_fast(later, constants.NOISE**2):
+            if _is_fast(seen, constants.FIRST_NOISE**2) or _is_fast(later, record.detector.noise**2):
                 self._sped_up(seen, constants.FIRST_NOISE**2)
                 if not cell.firsts:
                     cell.add(value + SHAPES[bucket], True)
@@ -201,8 +201,8 @@ class Tuner:
             usable, failing = failing, []
         best = self._preferred(bucket, opinions, usable, covariance)
         for at in usable:
-            variance = covariance[at][at]
-            moved = max(variance - covariance[at][best], 0.0) / math.sqrt(variance + constants.NOISE**2)
+            variance, noise = covariance[at][at], self.records.get(candidates[at], BLANK).detector.noise
+            moved = max(variance - covariance[at][best], 0.0) / math.sqrt(variance + noise**2)
             opinions[at] = opinions[at]._replace(informative=moved)
         seconds = opinions[best].seconds(bucket) if self._exploration.usual or opinions[best].known else 0.0
         ranked = [opinions[at] for at in (best, *(at for at in usable if at != best))]
@@ -228,37 +228,46 @@ class Tuner:
 
     def _opinion(self, tool: str, bucket: int, first: bool, mean: float, variance: float) -> Opinion:
         record = self.records.get(tool, BLANK)
-        slowdown = self._slowdown(tool, bucket, record)
+        penalty = slowdown = record.detector.penalty
+        slowdown += self._slowdown(tool, bucket, record)
         samples, nearby = record.count(bucket)
         source = PRIOR if self.rule.prior.lists(tool) else UNKNOWN
         if nearby or any(cell.firsts for cell in record.samples.values()):
             source = MEASURED if samples else NEARBY if nearby else FIRST_CALLS
         known = nearby > 0 or (first and source == FIRST_CALLS)
         deviation = math.sqrt(max(variance, 0.0))
-        return Opinion(tool, mean, deviation, source, samples, nearby, known, slowdown)
+        return Opinion(tool, mean + penalty, deviation, source, samples, nearby, known, slowdown)
 
     def _learn(self, tool: str, bucket: int, value: float, calls: int = 1) -> float:
         """Learn the value of a call, or the mean of several; return by how much the expected value moved."""
         record, seen = self.record(tool), self._model.predict(tool, bucket, value)
-        noise = constants.NOISE**2
+        detector, noise = record.detector, record.detector.noise**2
         if seen.residual**2 > constants.SURPRISE**2 * (seen.variance + noise) and record.count(bucket)[1] <= 1:
             common = not any(each is not record and each.count(bucket)[1] for each in self.records.values())
             if common or len(record.samples) > 1:  # the tool is known at other sizes
                 self._model.bend(tool, bucket, common)
                 return abs(self._model.update(self._model.predict(tool, bucket, value), noise))
+        doubted = detector.suspicion > 0
         slowed = self._slowdown(tool, bucket, record) > 0
-        if not record.detector.detect(seen.residual, seen.variance):
-            moved = self._model.update(seen, noise / calls)
-        elif seen.residual > 0 or slowed:
-            moved = math.inf
+        if detector.detect(seen.residual, seen.variance + noise, slowed):
             if seen.residual > 0:  # remember the old speed while the tool is slower
                 record.doubt(self._exploration.spent, self._model.speed(tool))
-            self._model.change(seen, noise)
+                residual = min(seen.residual, detector.suspicion or seen.residual)
+                self._model.change(seen, residual, noise, constants.CHANGED_LEVEL)
+            elif slowed:
+                self._model.change(seen, seen.residual, noise, constants.CHANGED_LEVEL)
+            else:
+                self._sped_up(seen, noise)
+                if not (cell := record.cell(bucket)).values:
+                    cell.add(value + SHAPES[bucket], False)
+            detector.suspicion, moved = 0.0, math.inf
         else:
+            moved = self._model.update(seen, noise / calls)
+            if detector.suspicion > 0:
+                detector.suspicion = max(detector.suspicion - moved, 1e-3)
+        if (detector.suspicion > 0) != doubted:
+            record.doubt(self._exploration.spent)
             moved = math.inf
-            self._sped_up(seen, noise)
-            if not (cell := record.cell(bucket)).values:
-                cell.add(value + SHAPES[bucket], False)
         if record.speed_before is not None and self._model.speed(tool) < record.speed_before + constants.RETURNED:
             record.speed_before = None
         return abs(moved)
@@ -284,7 +293,7 @@ class Tuner:
 
         All times were taken while it was slower, some perhaps before that: none is stored any longer.
         """
-        self._model.change(seen, noise)
+        self._model.change(seen, seen.residual, noise, constants.SPED_UP_LEVEL)
         if seen.residual < -constants.FAR:
             for record in self.records.values():
                 for cell in record.samples.values():
@@ -310,7 +319,7 @@ class Tuner:
         A first call takes longer than later ones, if anything. Where first calls were faster, the later ones of other
         processes were taken in a busy spell.
         """
-        noises = constants.NOISE, constants.FIRST_NOISE
+        noises = record.detector.noise, constants.FIRST_NOISE
         for values, noise, first in zip((cell.values, cell.firsts), noises, (False, True), strict=True):
             if values:
                 least = min(median(values), median(cell.firsts or values))

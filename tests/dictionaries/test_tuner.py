@@ -78,7 +78,7 @@ def test_recorded_calls_of_real_tools_take_little_more_than_the_oracles(path: Pa
     assert reached.total <= REACHED[start]
 
 
-@pytest.mark.parametrize("orders", [4, pytest.param(replays.ORDERS, marks=pytest.mark.nightly)])
+@orders
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
 def test_a_recorded_tool_three_times_slower_is_left_within_50_calls(path: Path, orders: int) -> None:
     found = replays.recoveries(trace.read(path), shipped_rules(), orders)

@@ -156,12 +156,12 @@ class Gloo:
             self.close(self._store.get(_LEFT).decode())
             self._raise()
         if self._store.check([_ROLL_CALL]):
-            raise RuntimeError("another rank lost its connection")
+            raise RuntimeError(f"rank {self._store.get(_ROLL_CALL).decode()} lost its connection")
 
     def _absent(self) -> str:
         """The ranks that do not answer a call of all ranks that wait; all of these make the same one."""
         try:
-            self._store.set(_ROLL_CALL, "")
+            self._store.set(_ROLL_CALL, str(self.rank))
             self._store.set(f"{_PRESENT} {self.rank}", "")
             names = {rank: f"{_PRESENT} {rank}" for rank in range(self.world)}
             end = time.monotonic() + _ROLL_CALL_SECONDS
