@@ -357,8 +357,8 @@ class RankError(CheckpointError):
 class RankLostError(CheckpointError):
     """Another rank ended, or does not answer, so nothing can be saved or restored together any more.
 
-    The message names the ranks that the others missed. Steps that were saved before stay. A step that was being saved
-    is there complete, or not at all.
+    The message names the ranks that did not answer, where it can: those that ended, or were not in the call for 3 s.
+    Steps that were saved before stay. A step that was being saved is there complete, or not at all.
     """
 
 

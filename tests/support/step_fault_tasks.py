@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import resource
 import signal
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +19,8 @@ import torch
 import torch.distributed as dist
 
 import fastio
-from fastio.checkpoint.ranks import shared_folder
+from fastio.checkpoint.ranks import gloo, shared_folder
+from fastio.checkpoint.ranks.gloo import Gloo
 from fastio.checkpoint.saving import rank_step
 from rank_tasks import mesh_of
 
@@ -307,6 +310,30 @@ def interrupted(folder: str, count: int, gate: str) -> Any:
         Path(gate).touch()
         return told(checkpointer.latest)[0], told(checkpointer.close)[0]
     return None
+
+
+def restored_without_rank_1(folder: str) -> Any:
+    """Restore while rank 1 ends; rank 0 is interrupted while it finds out which rank that is."""
+    checkpointer = fastio.Checkpointer(folder)
+    rank = dist.get_rank()
+    if rank == 1:
+        os._exit(1)
+    if rank == 0:
+        sleep, is_first = time.sleep, itertools.count()
+
+        def interrupted(seconds: float) -> None:
+            if Gloo._absent.__name__ in {frame.name for frame in traceback.extract_stack()} and not next(is_first):
+                os.kill(os.getpid(), signal.SIGINT)
+            sleep(seconds)
+
+        gloo.time.sleep = interrupted  # type: ignore[attr-defined]
+    try:
+        checkpointer.restore()
+    except KeyboardInterrupt as error:
+        gloo.time.sleep = sleep  # type: ignore[attr-defined]
+        return type(error).__name__, told(checkpointer.latest)[1].partition(":")[0]
+    except fastio.RankLostError as error:
+        return type(error).__name__, str(error).partition(" (")[0]
 
 
 def save_until_killed(folder: str, ready: str) -> Any:

@@ -122,33 +122,40 @@ class Gloo:
         return found
 
     def _wait(self, begin: Any) -> None:
-        """Begin a collective call, and look again and again whether it is done: so signals are handled meanwhile."""
+        """Make a collective call; RankLostError if a rank does not answer."""
         if self._lost:
             self._raise()
-        began = looked = time.monotonic()
-        end = began + self._timeout.total_seconds()
         try:
-            work = self._pending = begin()
-            while not work.is_completed():
-                now = time.monotonic()
-                if self._lost:
-                    self._raise()
-                if now > looked + _LOOK_SECONDS:
-                    looked = now
-                    self._look()
-                if now > end:
-                    raise RuntimeError(f"no answer in {self._timeout.total_seconds():g} s")
-                time.sleep(min(max(_FIRST_PAUSE, (now - began) / 8), _LONGEST_PAUSE))
-            self._pending = None
-            work.wait()
+            try:
+                self._call(begin)
+            except CheckpointError:
+                raise
+            except RuntimeError as error:
+                self.close(f"{self._absent()} ended, or does not answer ({_words_of(error)})")
+                self._raise()
         except CheckpointError:
             raise
-        except RuntimeError as error:
-            self.close(f"{self._absent()} ended, or does not answer ({_words_of(error)})")
-            self._raise()
         except BaseException as error:
             self.close(f"a call of rank {self.rank} was interrupted ({type(error).__name__})")
             raise
+
+    def _call(self, begin: Any) -> None:
+        """Begin a collective call, and look again and again whether it is done: so signals are handled meanwhile."""
+        began = looked = time.monotonic()
+        end = began + self._timeout.total_seconds()
+        work = self._pending = begin()
+        while not work.is_completed():
+            now = time.monotonic()
+            if self._lost:
+                self._raise()
+            if now > looked + _LOOK_SECONDS:
+                looked = now
+                self._look()
+            if now > end:
+                raise RuntimeError(f"no answer in {self._timeout.total_seconds():g} s")
+            time.sleep(min(max(_FIRST_PAUSE, (now - began) / 8), _LONGEST_PAUSE))
+        self._pending = None
+        work.wait()
 
     def _look(self) -> None:
         """Raise what another rank says in the store: that it does not go on, or that it misses one."""
@@ -159,7 +166,7 @@ class Gloo:
             raise RuntimeError(f"rank {self._store.get(_ROLL_CALL).decode()} lost its connection")
 
     def _absent(self) -> str:
-        """The ranks that do not answer a call of all ranks that wait; all of these make the same one."""
+        """Ask all ranks in this call to report in the store; return those that do not within 3 s."""
         try:
             self._store.set(_ROLL_CALL, str(self.rank))
             self._store.set(f"{_PRESENT} {self.rank}", "")
