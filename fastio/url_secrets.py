@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 # A name without a password stays: abfs://container@account. That of HTTP may be a token.
-_USER = re.compile(r"(?:(?<=\bhttp://)|(?<=\bhttps://))[^/\s'\"]*@|(?<=://)[^/\s'\":]*:[^/\s'\"]*@")
-_QUERY = re.compile(r"([?&][\w.~%+-]+=)[^&#\s'\"]*[^&#\s'\":;,.)]")
+_USER = re.compile(r"(?:(?<=\bhttp://)|(?<=\bhttps://))[^/\s\"]*@|(?<=://)[^/\s\":]*:[^/\s\"]*@")
+_QUERY = re.compile(r"([?&][\w.~%+\[\]-]+=)[^&#\s\"]*[^&#\s'\":;,.)]")
 
 
 def hide_secrets(text: str) -> str:

@@ -1,6 +1,7 @@
 """``spdk``: objects of volumes by SPDK's user-level NVMe driver, where this build has it; it cannot save or load files.
 
-SPDK, by which FlashNeuron drives its SSDs (section 3.4), drives whole NVMe namespaces, which then hold no filesystem.
+SPDK, by which FlashNeuron drives its SSDs (section 3.4) and which Fastensor names as related work, drives whole NVMe
+namespaces, which then hold no filesystem.
 Volumes and the block store lie on them:
 ``fastio.save(state, "spdk:trtype=PCIe traddr=0000:03:00.0/step-100.pt")``, ``fastio.Offload(store="spdk:...")``. This
 tool is listed to show whether that works in this build, and to explain the refusal of ``policy="spdk"`` for files.

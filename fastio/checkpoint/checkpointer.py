@@ -27,6 +27,7 @@ from fastio.progress import check_progress
 from fastio.remote.urls import is_remote
 from fastio.sizes import check_count, parse_size
 from fastio.transports.transport import LOAD, SAVE
+from fastio.url_secrets import hide_secrets
 from fastio.volumes.opening import outside_volumes
 
 
@@ -178,7 +179,7 @@ class Checkpointer:
             settings.append(f"rank {members.rank} of {members.world}")
         busy = self._saver is not None and self._saver.is_busy
         state = "closed" if not self._is_open else "writing a step" if busy else "open"
-        return f"<fastio Checkpointer in {self._steps.path}: {', '.join(settings)}, {state}>"
+        return f"<fastio Checkpointer in {hide_secrets(self._steps.path)}: {', '.join(settings)}, {state}>"
 
     def save(self, step: int, state: Any, metadata: dict[str, Any] | None = None) -> SaveHandle:
         """Save a step; returns a handle, which is false if the step was skipped (see ``when_busy`` and ``on_signal``).

@@ -100,15 +100,18 @@ def one_line(error: BaseException) -> str:
 
 
 def echo_json(document: Any) -> None:
-    """Print a document as JSON in ASCII. Infinities and NaN, which JSON lacks, become text. URLs have no secrets."""
+    """Print a document as JSON in ASCII. Infinities and NaN, which JSON lacks, become text.
+
+    URLs have no secrets, but in a file's own ``metadata``, which is printed as it is.
+    """
     click.echo(json.dumps(_printable(document), indent=2, allow_nan=False))
 
 
-def _printable(value: Any) -> Any:
+def _printable(value: Any, hides: bool = True) -> Any:
     if isinstance(value, dict):
-        return {key: _printable(one) for key, one in value.items()}
+        return {key: _printable(one, hides and key != "metadata") for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_printable(one) for one in value]
+        return [_printable(one, hides) for one in value]
     if isinstance(value, str):
-        return hide_secrets(value)
+        return hide_secrets(value) if hides else value
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

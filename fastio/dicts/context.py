@@ -12,7 +12,7 @@ _KIB = 1024
 
 
 class Context(NamedTuple):
-    """The circumstances of a transfer: all of the key but the size. The paper's key is the size alone (section 4)."""
+    """The circumstances of a transfer: all of the key but the size. Fastensor's key is the size alone (section 4)."""
 
     op: str
     """``"save"`` or ``"load"``."""

@@ -284,7 +284,8 @@ class Hybrid:
 
     @property
     def states(self) -> States:
-        """Where the optimizer's state is."""
+        """Where the optimizer's state is. HybridError after :meth:`close`, when it is the optimizer's own again."""
+        self._refuse_closed()
         return self._states
 
     def _refuse_closed(self) -> None:

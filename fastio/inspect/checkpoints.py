@@ -71,10 +71,7 @@ def manifests(path: str) -> list[tuple[int, str, Any]]:
     from fastio.checkpoint.folder.step_folders import StepFolder
 
     if is_remote(path):
-        remote, its_number = remote_steps_of(path)
-        if its_number is not None:
-            return [(its_number, remote.path_of(its_number), _manifest_of(remote, its_number))]
-        return _read_manifests(remote)
+        return remote_manifests(path)[1]
     folder = os.path.normpath(path)
     if os.path.lexists(os.path.join(folder, manifest.NAME)):
         try:
@@ -90,17 +87,30 @@ def kind_of_path(path: str) -> str:
     """Which checkpoints a folder holds, as ``kind_of_folder`` tells; of one at a URL, whether it holds steps."""
     if not is_remote(path):
         return kind_of_folder(path)
+    from fastio.checkpoint.folder.step_folders import number_of
     from fastio.remote.place import place_of  # not at import: few checkpoints are remote
+    from fastio.remote.urls import joined
 
-    folders = (name.rpartition("/") for name in place_of(path).find_all() if name.rpartition("/")[2] == MANIFEST)
-    return STEPS if any(not folder or folder.startswith("step-") for folder, _, _ in folders) else ""
+    names = place_of(path).names()
+    if MANIFEST in names:
+        return STEPS
+    steps = (name for name in names if number_of(name) is not None)
+    return STEPS if any(MANIFEST in place_of(joined(path, name)).names() for name in steps) else ""
 
 
-def remote_steps_of(url: str) -> tuple[RemoteSteps, int | None]:
-    """The steps of the folder at a URL; or, of a step's own folder, those of the folder that it is in, and its number.
+def remote_manifests(url: str) -> tuple[RemoteSteps, list[tuple[int, str, Any]]]:
+    """The steps at a URL, of a folder or the one whose folder it is, and what :func:`manifests` returns of them.
 
     CheckpointError for a step's folder with another name than a Checkpointer gives it.
     """
+    steps, number = _remote_steps(url)
+    if number is None:
+        return steps, _read_manifests(steps)
+    return steps, [(number, steps.path_of(number), _manifest_of(steps, number))]
+
+
+def _remote_steps(url: str) -> tuple[RemoteSteps, int | None]:
+    """The steps of the folder at a URL; or, of a step's folder, those of the folder that it is in, and its number."""
     from fastio.checkpoint.folder import manifest
     from fastio.checkpoint.folder.remote_steps import RemoteSteps
     from fastio.checkpoint.folder.step_folders import name_of, number_of

@@ -12,7 +12,7 @@ from fastio.engine.record_checksums import record_checksums
 from fastio.errors import FastIOError
 from fastio.formats.pt.reader import Record
 from fastio.formats.small_reads import read_at
-from fastio.inspect.checkpoints import manifests, remote_steps_of
+from fastio.inspect.checkpoints import manifests, remote_manifests
 from fastio.remote.urls import is_remote
 
 
@@ -32,8 +32,8 @@ def verify_steps(path: str) -> Iterator[tuple[str, CheckedPart | FastIOError | O
     """
     from fastio.checkpoint.restoring.step_kinds import check_part
 
-    remote = remote_steps_of(path)[0] if is_remote(path) else None
-    for _, folder, found in manifests(path):
+    remote, steps = remote_manifests(path) if is_remote(path) else (None, manifests(path))
+    for _, folder, found in steps:
         if isinstance(found, FastIOError):
             yield folder, found
             continue

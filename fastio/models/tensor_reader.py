@@ -21,6 +21,7 @@ from fastio.models.tensor_slice import TensorSlice, selected
 from fastio.models.weight_files import CLOSED, WeightFiles
 from fastio.runtime.gc_pause import gc_paused
 from fastio.sizes import parse_size
+from fastio.url_secrets import hide_secrets
 
 # The most bytes of a stream's first transfer, of which its first tensor is a part. Further ones grow to the most bytes
 # of one: Python needs 0.3 ms for each, in which a GPU takes 10 MB.
@@ -44,7 +45,7 @@ class TensorReader:
 
     def __repr__(self) -> str:
         files = self._files
-        state = "closed" if files is None else f"{files.described}, tensors: {len(files.file_of)}"
+        state = "closed" if files is None else f"{hide_secrets(files.described)}, tensors: {len(files.file_of)}"
         return f"<fastio TensorReader: {state}, to {self._device}, policy {self._policy!r}>"
 
     def __enter__(self) -> TensorReader:

@@ -18,6 +18,7 @@ from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.module_hooks import ModuleHooks
 from fastio.offload.autograd.thread_pass import ThreadPass
 from fastio.offload.codecs.encoding import Codec, is_exact
+from fastio.offload.device_memory import DeviceMemory
 from fastio.offload.device_support import DeviceSupport
 from fastio.offload.out_of_memory import Result, StepState, is_out_of_memory, run_again
 from fastio.offload.planning.planner import Planner
@@ -92,7 +93,7 @@ class Offload(SavedTensors):
         limit = parse_size(budget, "budget")
         title = "" if operators is None else operators.name
         optional = codec in {"lossless", "exponents"}
-        planner = Planner(planned, limit, host_bytes, optional, strict_paper, title)
+        planner = Planner(planned, limit, host_bytes, optional, DeviceMemory(), strict_paper, title)
         tiers = TierSet(*resolve_store(store, policy, force), host_bytes, counts)
         super().__init__(planner, tiers, ModuleHooks(model), codec, support, counts)
         if operators is not None or policy == "optimal":

@@ -19,6 +19,7 @@ from fastio.errors import FastIOError
 from fastio.offload import BlockStore
 from fastio.offload.autograd.hooks import Handle
 from fastio.offload.autograd.trace import SavedRecord, Trace
+from fastio.offload.device_memory import DeviceMemory
 from fastio.offload.planning.planner import _REMEMBERED, Planner
 
 
@@ -276,7 +277,7 @@ def test_failed_read_keeps_no_graph_alive(tmp_path: Path) -> None:
 
 
 def test_only_the_latest_used_profiles_are_kept() -> None:
-    planner = Planner("all", None, 0, optional_codec=False)
+    planner = Planner("all", None, 0, optional_codec=False, memory=DeviceMemory())
 
     def pass_of(nbytes: int) -> bool:
         """Whether a profile was known."""

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import fastio
 from fastio.offload import BlockStore
 from fastio.offload.autograd.trace import SavedRecord, Trace
+from fastio.offload.device_memory import DeviceMemory
 from fastio.offload.planning.overlap import ActivationProfile
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.step import Step
@@ -208,7 +209,7 @@ def test_codec_is_not_used_if_plain_transfers_hide(transfer_s: float, encodes: b
 
     The plain ones may or may not hide; the halved ones always do.
     """
-    planner = Planner("flashneuron", 1003, 0, optional)
+    planner = Planner("flashneuron", 1003, 0, optional, DeviceMemory())
     trace = Trace(
         [SavedRecord(1000 + i, torch.float32, float(i)) for i in range(4)],
         [""] * 4,

@@ -1,4 +1,4 @@
-"""The shadow model: one model whose parameters are in host or device memory by mode and phase (section IV-C).
+"""The shadow model: one model whose parameters are in host or device memory by mode and phase (MemFerry, section IV-C).
 
 A parameter's ``data`` is its host memory. Only during a forward pass it is the device's, for copied layers (GFGB). In
 backward, saved parameters are read from the device if a copy is there. So other code that reads or writes a parameter

@@ -1,4 +1,4 @@
-"""Chooses the layers that are read in place in forward and copied before backward: DFGB (section IV). Pure."""
+"""Chooses the layers read in place in forward and copied before backward: DFGB (MemFerry, section IV-B). Pure."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
 The workers of nn.DataParallel (Fastensor, section 4.3.1) are such threads.
 
-Moves of tensors are delayed until the operator that saved them has returned. Some operators save a tensor and fill it
-afterwards without a new version: RReLU its noise, batch normalisation its running statistics.
+A tensor may leave after its last use in the forward pass (FlashNeuron, section 3.3). Moves of tensors are delayed until
+the operator that saved them has returned. Some operators save a tensor and fill it afterwards without a new version:
+RReLU its noise, batch normalisation its running statistics.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ import torch
 
 from fastio.errors import kind_of
 from fastio.offload.autograd.trace import SavedRecord, Trace
-from fastio.offload.device_memory import DeviceMemory
 from fastio.offload.planning.profile import BY_LAYER, UNPLANNED, Profile, Settings
 from fastio.offload.planning.schedule import POLICIES, Policy, policy_name
 from fastio.offload.planning.tiering import least_worth_moving
@@ -24,6 +23,7 @@ from fastio.sizes import format_size
 
 if TYPE_CHECKING:
     from fastio.offload.autograd.forward_pass import ForwardPass
+    from fastio.offload.device_memory import DeviceMemory
 
 _WINDOW = 24 << 20  # least bytes that wait for their write, and bytes read ahead, without a budget
 
@@ -38,7 +38,7 @@ Key = tuple[int, torch.dtype]
 class Planner:
     """Keeps a profile per size and dtype of a pass's first activation, so that a smaller last batch has its own.
 
-    Without a budget, each profile gets the one that fits the memory of the device.
+    Without a budget, each profile gets the one that fits the ``memory`` of the device.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class Planner:
         budget: int | None,
         host_budget: int,
         optional_codec: bool,
+        memory: DeviceMemory,
         strict_paper: bool = False,
         title: str = "",
     ) -> None:
@@ -59,7 +60,7 @@ class Planner:
         if strict_paper and policy != "flashneuron":
             raise ValueError(f"strict_paper is for policy 'flashneuron', not {self.title!r}: leave one of them out")
         self._settings = Settings(policy, budget, host_budget, optional_codec, strict_paper)
-        self._memory = DeviceMemory()
+        self._memory = memory
         self.profiling_waited_s = 0.0  # seconds that profiled passes waited for transfers
         self.tightened = 0  # times that memory ran out and a budget was halved
         self.retried = 0  # times that memory ran out and another pass of "vdnn-dyn" is tried

@@ -1,6 +1,6 @@
 """Policies that decide by operator, as ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` takes them.
 
-Offload follows a user's, and gives its own plan out as one.
+OperatorPolicy follows a user's policy; PlannedPolicy gives out Offload's plan as one.
 """
 
 from __future__ import annotations

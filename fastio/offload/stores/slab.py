@@ -63,6 +63,7 @@ class Slab:
         self._closed = False
 
     def block(self, nbytes: int) -> int:
+        """Return the address of a new block."""
         if self._closed:
             raise RuntimeError("this store is closed: open another")
         offset = self._arena.resident(nbytes)

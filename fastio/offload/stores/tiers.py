@@ -55,7 +55,7 @@ class ActivationLostError(FastIOError, RuntimeError):
 
 
 class Loaded:
-    """Those of a manager that were written and still are in memory, were read back, or are being read; oldest first."""
+    """Saved tensors that were written and are still in memory, were read, or are being read; the oldest first."""
 
     def __init__(self) -> None:
         self.tensors: dict[int, SavedTensor] = {}  # by index
