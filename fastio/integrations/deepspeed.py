@@ -23,8 +23,9 @@ class FastioCheckpointEngine(CheckpointEngine):
     ``zero_to_fp32.py`` stay DeepSpeed's, and it loads what this has saved, and the other way round.
 
     DeepSpeed names a checkpoint in ``latest`` when ``commit`` returns: here that is when all files of all ranks are
-    durable. Errors are those of :func:`fastio.save` and :func:`fastio.load`. As by DeepSpeed itself, objects other than
-    tensors are unpickled: load only checkpoints from authors you trust.
+    durable; a rank that cannot save leaves the others waiting there until the process group's timeout. Errors are those
+    of :func:`fastio.save` and :func:`fastio.load`. As by DeepSpeed itself, objects other than tensors are unpickled:
+    load only checkpoints from authors you trust.
 
     >>> import deepspeed
     >>> from fastio.integrations.deepspeed import FastioCheckpointEngine

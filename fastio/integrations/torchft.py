@@ -13,6 +13,7 @@ from typing import Any
 from fastio import api
 from fastio.errors import TransferError
 from fastio.files.new_folders import make_folders
+from fastio.files.temporary_file import clear_leftovers
 from fastio.integrations.missing_library import LibraryMissingError
 
 try:
@@ -43,6 +44,7 @@ class FileTransport(CheckpointTransport[Any]):
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
         make_folders(self._folder)
+        clear_leftovers(self._folder, lambda name: _FILE.fullmatch(name) is not None)
         self.disallow_checkpoint()
 
     def metadata(self) -> str:

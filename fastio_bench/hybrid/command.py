@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+import click
 import torch
 
 from fastio.errors import ToolUnavailableError
@@ -37,6 +38,8 @@ def hybrid(
 ) -> None:
     """Hybrid training: speed and memory against ZeRO-Offload, and the optimizer's state on disk."""
     steps = steps or (_QUICK_STEPS if command.quick else 20)
+    if device is not None and (store or ranks):
+        raise click.UsageError("--device measures a step on one device: leave out --ranks and --optimizer-store")
     if store:
         asked = parameters or (_QUICK_BYTES if command.quick else _BYTES)
         nbytes = min(asked, room.most(command.parent, _FILES, _MEMORIES))

@@ -43,6 +43,9 @@ def training(
                 engine.step()
                 return loss.detach()
 
-            yield step
+            try:
+                yield step
+            finally:
+                engine.destroy()
         finally:
             dist.destroy_process_group()

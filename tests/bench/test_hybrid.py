@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from fastio.hybrid import plot
 from fastio.hybrid.simulation.machines import A100
-from fastio_bench.hybrid import store
+from fastio_bench.hybrid import gpu, store
 from fastio_bench.hybrid.job import Job, Run, main
 from fastio_bench.hybrid.options import hybrid
 from fastio_bench.hybrid.store import Stored
@@ -122,13 +122,14 @@ def test_copies_beside_backward_are_never_slower_than_writes_by_kernels() -> Non
         assert one.timelines[memferry_simulated.OFFLOADED].iteration_s < written_s, one.network.name
 
 
-def test_no_kind_of_layer_keeps_the_gpu_shorter_by_writing_its_gradient_itself() -> None:
-    """MemFerry, figure 3(d): backward that writes over the link is slower in all four kinds."""
+def test_layers_that_write_their_gradients_keep_the_gpu_longer_but_layer_norms() -> None:
+    """MemFerry, figure 3(d): backward that writes over the link is slower; a V100 computes longer than it writes."""
     found = list(memferry_gradients.by_layer())
     assert {kind for _, kind, *_ in found} == {"Linear", "Embedding", "LayerNorm", "Conv2d"}
     assert len(found) == 12
-    assert all(written_s >= copied_s for *_, copied_s, written_s in found)
-    assert any(written_s > 2 * copied_s for *_, copied_s, written_s in found)
+    slower = {(machine.partition(",")[0], kind) for machine, kind, copied_s, written_s in found if written_s > copied_s}
+    always = {(machine, kind) for machine in ("A100", "V100", "H100") for kind in ("Linear", "Embedding")}
+    assert slower == always | {("A100", "Conv2d"), ("H100", "Conv2d")}
 
 
 def test_page_timelines_match_the_simulation() -> None:
@@ -219,11 +220,23 @@ def test_two_ranks_share_one_host_copy_with_the_bits_of_plain_training(tmp_path:
 
 
 @pytest.mark.simulated
-def test_each_way_trains_on_a_device_and_holds_less_there_than_the_one_before(tmp_path: Path) -> None:
-    """The code that measures a GPU, on the simulated device: its memory is what a GPU would hold."""
+def test_each_way_trains_on_a_device_and_holds_less_there_than_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code that measures a GPU, on the simulated device: its memory is what a GPU would hold.
+
+    A DeepSpeed that does not train is left out, and the note says why.
+    """
+    ways_here = gpu.ways
+
+    def failing(*_: object) -> object:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(gpu, "ways", lambda device: {**ways_here(device), gpu.DEEPSPEED: failing})
     result = invoke("--dir", tmp_path, "--device", "simulated", "--quick", "--steps", 2, "--json")
     (table,) = json.loads(result.stdout)["exhibits"]
     assert table["origin"] == "simulated"
+    assert "; DeepSpeed's ZeRO-Offload failed: RuntimeError: no compiler" in table["note"]
     ways = {row[0]: dict(zip(table["columns"], row, strict=True)) for row in table["rows"]}
     assert list(ways) == ["plain, all on the GPU", "zero-offload", "memferry", "memferry, gradients in host memory"]
     peaks = [way["peak MiB*"] for way in ways.values()]
@@ -231,3 +244,9 @@ def test_each_way_trains_on_a_device_and_holds_less_there_than_the_one_before(tm
     assert len(set(peaks)) == len(peaks)
     losses = [way["last loss*"] for way in ways.values()]
     assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-3)
+
+
+@pytest.mark.parametrize("other", ["--ranks", "--optimizer-store"])
+def test_a_device_is_measured_alone(tmp_path: Path, other: str) -> None:
+    result = invoke("--dir", tmp_path, "--device", "simulated", other, status=2)
+    assert "leave out --ranks and --optimizer-store" in result.stderr

@@ -46,7 +46,7 @@ def test_its_script_makes_weights_of_the_files(two: Ranks, tmp_path: Path) -> No
 
 
 def test_latest_names_no_checkpoint_that_a_rank_could_not_save(tmp_path: Path) -> None:
-    with Ranks(2, tmp_path, timeout=5) as ranks:
+    with Ranks(2, tmp_path, timeout=30) as ranks:
         (_, first), (good, second) = ranks.answers(saved_by_one, str(tmp_path / "run"))
     assert not good
     assert "TargetIsFolderError" in second

@@ -39,6 +39,8 @@ def test_nothing_of_an_earlier_process_or_step_is_received(tmp_path: Path) -> No
     sender = transport(tmp_path / "a")
     sender.send_checkpoint([1], 5, {"w": torch.arange(5.0)}, SOON)
     (tmp_path / "a" / "mine.pt").write_bytes(b"")
+    left = tmp_path / "a" / ".torchft-step-4.pt.fastio-0.tmp"  # of a process that was killed while it sent
+    left.write_bytes(b"part")
     assert transport(tmp_path / "b").recv_checkpoint(0, sender.metadata(), 5, SOON)["w"].tolist() == [0, 1, 2, 3, 4]
     for again in (sender.disallow_checkpoint, lambda: transport(tmp_path / "a")):
         sender.send_checkpoint([1], 6, {"w": torch.zeros(5)}, SOON)
@@ -64,13 +66,15 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
 def test_a_lost_replica_recovers_in_a_training(tmp_path: Path) -> None:
     from torchft._torchft import LighthouseServer
 
-    lighthouse = LighthouseServer(bind="[::]:0", min_replicas=2)
-    with ThreadPoolExecutor(2) as replicas:
-        stays = replicas.submit(_train, tmp_path / "0", lighthouse.address(), steps=4)
-        assert replicas.submit(_train, tmp_path / "1", lighthouse.address(), steps=2, is_lost=True).result() is None
-        returns = replicas.submit(_train, tmp_path / "1", lighthouse.address(), steps=4)
-        found = [replica.result() for replica in (stays, returns)]
-    lighthouse.shutdown()
+    lighthouse = LighthouseServer(bind="0.0.0.0:0", min_replicas=2)
+    try:
+        with ThreadPoolExecutor(2) as replicas:
+            stays = replicas.submit(_train, tmp_path / "0", lighthouse.address(), steps=4)
+            assert replicas.submit(_train, tmp_path / "1", lighthouse.address(), steps=2, is_lost=True).result() is None
+            returns = replicas.submit(_train, tmp_path / "1", lighthouse.address(), steps=4)
+            found = [replica.result() for replica in (stays, returns)]
+    finally:
+        lighthouse.shutdown()
     assert found[0][1] == 0
     assert found[1][1] >= 2  # the step that it received
     for name, tensor in found[0][0].items():
