@@ -70,6 +70,17 @@ def torch_over_tuner(document: Document) -> float | None:
     return over(tuner, torch)
 
 
+def alone_over_tuner(document: Document) -> float | None:
+    """The same by the tool that alone takes the least time over that by the live tuner."""
+
+    def fastest(table: ResultTable) -> float | None:
+        place = next((at for at, name in enumerate(table.columns) if name.endswith("% of best time*")), None)
+        alone = [figure(row[place]) for row in table.rows if place is not None and str(row[0]).endswith(" alone")]
+        return max((share for share in alone if share is not None), default=None)
+
+    return over(reached("live tuner", "% of best time*")(document), of_table("reach", fastest)(document))
+
+
 def steps(against: str, model: str = "") -> Reader:
     """The fastest offloaded step of ``offload`` over that of another way, plain or torch's; of any network if empty."""
 
