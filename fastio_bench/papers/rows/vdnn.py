@@ -107,5 +107,5 @@ def rows() -> list[Row]:
         Row(_NAME, "figure 15", "416 convolutions: GPU memory with vdnn-dyn, at most GB", cell("vdnn-15", "416", 2),
             lambda: _network(416, 32, _DYNAMIC).most_nbytes / _GB, line=_SIMULATE, reason=_MANAGED),
         Row(_NAME, "section V-D", "vdnn-dyn: the most power over plain training's, at most +%", 7.0,
-            reason="needs a GPU and its power meter; a model would need the power of each kernel, which shapes do not tell"),
+            reason="needs a GPU and its power meter; a model needs the power of each kernel, which shapes do not tell"),
     ]  # fmt: skip
