@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -62,6 +63,8 @@ def resumed(folder: str, stage: int, ours: bool) -> tuple[list[float], Any]:
 
 def saved_by_one(folder: str) -> None:
     """Save once, and again with a rank that fails."""
+    import_module("deepspeed")
+    dist.barrier()  # ranks that import at different speeds wait here, not in the saves
     engine = engine_of(1, True)
     train(engine, 1)
     engine.save_checkpoint(folder, tag="whole")
