@@ -7,6 +7,7 @@ each returns its result, or the text of its exception.
 from __future__ import annotations
 
 import datetime
+import faulthandler
 import multiprocessing
 import os
 import traceback
@@ -88,6 +89,7 @@ class Ranks:
 
 
 def _serve(rank: int, world: int, rendezvous: str, timeout: float, environment: dict[str, str], pipe: Any) -> None:
+    faulthandler.enable()  # a rank that crashes says where
     os.environ.update(environment, MASTER_ADDR="localhost", LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
     dist.init_process_group(
