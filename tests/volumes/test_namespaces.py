@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
 import fastio
+import simulated
 from accelerators import DEVICE
+from fastio import devices
 from fastio._native import BlockStore
 from fastio.errors import (
     CorruptFileError,
@@ -33,7 +39,12 @@ STATE = {
 
 
 class Controller:
-    """What a native store of one controller is, on a file. ``failure`` is what the next transfer fails with."""
+    """What a native store of one controller is, on a file. ``failure`` is what the next transfer fails with.
+
+    ``by_host`` counts the bytes of objects that went to or from memory that is not mapped: the host's.
+    """
+
+    by_host = 0
 
     def __init__(self, path: Path) -> None:
         fd = os.open(path, os.O_RDWR)
@@ -41,15 +52,31 @@ class Controller:
         self.native = BlockStore([(fd, self.blocks)], 0, "threads", 4096)
         self.close = self.native.close
         self.failure: Any = None
+        self.mapped: dict[int, int] = {}
 
     def devices(self) -> list[tuple[str, int, int, str, str]]:
         return [("model", self.blocks, 512, "A drive", "S1")]
 
+    def map(self, address: int, nbytes: int) -> None:
+        self.native.map(address, nbytes)
+        self.mapped[address] = nbytes
+
+    def unmap(self, address: int) -> None:
+        self.native.unmap(address)
+        del self.mapped[address]
+
     def peek(self, *place: int) -> Any:
+        self._count(*place)
         return self.failure or self.native.peek(*place)
 
     def poke(self, *place: int) -> Any:
+        self._count(*place)
         return self.failure or self.native.poke(*place)
+
+    def _count(self, device: int, block: int, address: int, nbytes: int) -> None:
+        is_object = block >= 2 + 2 * (self.blocks // 64)  # behind the superblocks and the journal
+        if is_object and not any(at <= address and address + nbytes <= at + size for at, size in self.mapped.items()):
+            Controller.by_host += nbytes
 
 
 @pytest.fixture
@@ -150,6 +177,127 @@ def test_device_memory_is_saved_and_loaded(disk: Path, suffix: str) -> None:
     disk.write_bytes(written[: at + 7] + b"\xff" + written[at + 8 :])
     with pytest.raises(CorruptFileError, match="odd"):
         fastio.load(path, DEVICE)
+
+
+def moved_by_host(disk: Path) -> Callable[[], tuple[int, int, int]]:
+    """A function that tells the bytes since the call before: host memory and disk, device to host, host to device."""
+
+    def now() -> tuple[int, int, int]:
+        torch.simulated.synchronize()
+        by = {"to_host": 0, "to_device": 0}
+        for work in simulated.trace():
+            if work.engine in by:
+                by[work.engine] += work.nbytes
+        return Controller.by_host, by["to_host"], by["to_device"]
+
+    before = now()
+
+    def since() -> tuple[int, int, int]:
+        nonlocal before
+        last, before = before, now()
+        found = [one - other for one, other in zip(before, last, strict=True)]
+        return found[0], found[1], found[2]
+
+    return since
+
+
+@pytest.mark.simulated
+@pytest.mark.parametrize("late", ["never", "random", "always"])
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+def test_no_payload_of_a_device_is_in_host_memory(disk: Path, suffix: str, late: Any) -> None:
+    """The host reaches device memory by copies, which the trace lists, and by the window, which the disk has."""
+    simulated.configure_execution(late)
+    Volume.create(WHERE).close()
+    with Volume.open(WHERE, write=True) as volume:  # so that the object lies in several runs
+        for number in range(30):
+            volume.write(f"old-{number}", os.urandom(MIB - 8192))
+        for number in range(0, 30, 2):
+            volume.rm(f"old-{number}")
+        others = {entry.name: volume.read(entry.name) for entry in volume.ls()}
+    path = f"{WHERE}/x.{suffix}"
+    state = {name: value.contiguous() for name, value in STATE.items()} | {"few": torch.arange(7, dtype=torch.int16)}
+    on_device = {name: value.to(DEVICE) for name, value in state.items()}
+    moved = moved_by_host(disk)
+    result = fastio.save(on_device, path)
+    assert (result.tool, result.route, result.verified, result.fallbacks) == ("vfio", "peer", True, ())
+    by_host, to_host, to_device = moved()
+    header = 4 * 4096  # of .safetensors, with the checksums
+    assert by_host <= (header if suffix == "safetensors" else 0)
+    assert to_host <= 8 * 8 * len(state)  # a checksum of each piece
+    assert to_device < 64 << 10  # zip headers, the pickle
+    with fastio.record() as transfers:
+        found = fastio.load(path, DEVICE)
+    by_host, to_host, to_device = moved()
+    assert by_host <= 160 << 10  # of 6.5 MB: the ends of the file, where its directory is
+    assert (to_host <= 8 * 8 * len(state), to_device) == (True, 0)
+    assert [(one.tool, one.route, one.verified, one.fallbacks) for one in transfers] == [("vfio", "peer", True, ())]
+    assert all(same_bits(found[name].cpu(), value) for name, value in state.items())
+    on_host = fastio.load(path, "cpu")
+    assert all(same_bits(on_host[name], value) for name, value in state.items())
+    with Volume.open(WHERE) as volume:
+        assert {name: volume.read(name) for name in others} == others
+        data = volume.read(f"x.{suffix}")
+    oracle = safetensors.torch.load if suffix == "safetensors" else torch.load
+    found = oracle(data if suffix == "safetensors" else io.BytesIO(data))
+    assert all(same_bits(found[name].cpu(), value) for name, value in state.items())
+    written = disk.read_bytes()
+    at = written.index(STATE["odd"].numpy().tobytes())
+    disk.write_bytes(written[: at + 7] + b"\xff" + written[at + 8 :])
+    with pytest.raises(CorruptFileError, match="odd"):
+        fastio.load(path, DEVICE)
+
+
+@pytest.mark.simulated
+def test_memory_of_several_devices_and_of_the_host_is_one_object(disk: Path) -> None:
+    Volume.create(WHERE).close()
+    chance = random.Random(3)
+    for count in range(6):
+        state = {
+            str(number): torch.randint(256, (chance.choice((1, 100, 5_000, 70_000, 900_000)),), dtype=torch.uint8)
+            for number in range(12)
+        }
+        places = {name: chance.choice(("cpu", "simulated:0", "simulated:1")) for name in state}
+        path = f"{WHERE}/{count % 3}.{chance.choice(('pt', 'safetensors'))}"
+        result = fastio.save({name: value.to(places[name]) for name, value in state.items()}, path)
+        assert (result.route, result.verified) == ("peer", True)
+        for found in (fastio.load(path, "cpu"), fastio.load(path, "simulated:1")):
+            assert all(torch.equal(found[name].cpu(), value) for name, value in state.items())
+
+
+@pytest.mark.simulated
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ("open_window", "no disk can reach it; fastio-bench doctor lists what a window into the device's memory needs"),
+        ("crc32_of_ranges", "the tool 'crc32' is unavailable: no CuPy; install it"),
+    ],
+)
+def test_the_result_says_why_bytes_of_a_device_went_through_host_memory(
+    disk: Path, monkeypatch: pytest.MonkeyPatch, method: str, why: str
+) -> None:
+    error = RefusedError("no disk can reach it")
+    if method == "crc32_of_ranges":
+        error = ToolUnavailableError("crc32", "no CuPy", "install it")
+
+    def none(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(type(devices.of("simulated")), method, none)
+    Volume.create(WHERE).close()
+    on_device = {name: value.to(DEVICE) for name, value in STATE.items()}
+    payload = sum(value.nbytes for value in STATE.values())
+    result = fastio.save(on_device, f"{WHERE}/x.pt")
+    note = f"{payload} bytes on simulated:0 went through host memory: {why}"
+    assert (result.route, result.verified, result.fallbacks) == ("namespace", True, (note,))
+    with fastio.record() as transfers:
+        found = fastio.load(f"{WHERE}/x.pt", DEVICE)
+    assert [(one.route, one.verified, one.fallbacks) for one in transfers] == [("namespace", True, (note,))]
+    assert all(same_bits(found[name].cpu().contiguous(), value.contiguous()) for name, value in STATE.items())
+    if method == "crc32_of_ranges":
+        with fastio.record() as transfers:
+            fastio.load(f"{WHERE}/x.pt", DEVICE, verify=False)
+        assert [(one.route, one.fallbacks) for one in transfers] == [("peer", ())]
+    assert not simulated.leaks()
 
 
 def test_what_cannot_be_opened_says_why() -> None:
