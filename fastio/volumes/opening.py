@@ -138,6 +138,11 @@ def create(where: str, nbytes: int | None, force: str | None) -> Device:
 
 
 def _kind(where: str) -> tuple[str, str]:
+    if is_remote(where):
+        raise UnsupportedError(
+            f"{where}: no volume can be at a remote place, expected a file or a device of this machine; name one "
+            "(`fastio inspect` lists what a file of tensors or a checkpoint at a URL holds)"
+        )
     if not is_in_volume(where):
         return "file", where
     kind, _, place = where.partition(":")
