@@ -14,6 +14,7 @@ from types import TracebackType
 
 import torch
 
+from fastio import devices
 from fastio._native import crc32_combine
 from fastio.backends import _files, _memory
 from fastio.backends._namespace_staging import DeviceStaging, HostStaging, Staging
@@ -29,10 +30,12 @@ from fastio.volumes.transfers import pieces
 class NamespaceTransport:
     """A driver of namespaces. ``write`` and ``read`` take requests for views of volumes on them alone."""
 
-    capabilities = Capabilities(operations=frozenset(), checksums=True, automatic=False)
-
     def __init__(self, name: str) -> None:
         self.name = name
+        memory = devices.all_kinds() | {"cpu"}
+        self.capabilities = Capabilities(
+            devices=frozenset(memory), checksums=True, automatic=False, direct=True, namespaces=True
+        )
 
     def write(self, request: WriteRequest) -> TransportResult:
         """Write the object's blocks, zeros wherever no extent is. RefusedError for a request for a file."""

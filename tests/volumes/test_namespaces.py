@@ -147,6 +147,25 @@ def test_another_tool_is_an_error(disk: Path) -> None:
         Volume.open("nvme:/dev/null")
 
 
+def test_a_dictionary_learns_the_times_of_the_driver(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Volume.create(WHERE).close()
+    monkeypatch.setenv("FASTIO_POLICY", "posix")  # which is for files
+    for _ in range(3):
+        assert fastio.save(STATE, f"{WHERE}/x.pt").reason == "vfio is the only tool that can be used"
+        fastio.load(f"{WHERE}/x.pt")
+    nbytes = sum(value.nbytes for value in STATE.values())
+    for told in (
+        fastio.explain(f"{WHERE}/x.pt"),
+        fastio.explain(f"{WHERE}/x.pt", "save"),
+        fastio.explain(nbytes, "save", folder=WHERE),
+    ):
+        assert (told.tool, told.context.device) == ("vfio", "cpu, 0000:03:00.0")
+        assert [(entry.tool, entry.samples) for entry in told.entries] == [("vfio", 2)]  # besides the first call
+    with pytest.raises(FileNotFoundError, match=r"no object 'y\.pt'"):
+        fastio.explain(f"{WHERE}/y.pt", "save")
+    assert fastio.save(STATE, f"{WHERE}/x.pt", policy="vfio").reason == "it was asked for"
+
+
 def test_a_failed_command_names_the_device_and_the_status(disk: Path) -> None:
     Volume.create(WHERE).close()
     with Volume.open(WHERE, write=True) as volume:
