@@ -13,11 +13,12 @@ import pytest
 import safetensors.torch
 import torch
 
+import controllers
 import fastio
 import simulated
 from accelerators import DEVICE
+from controllers import WHERE, Controller
 from fastio import devices
-from fastio._native import BlockStore
 from fastio.errors import (
     CorruptFileError,
     DeviceInUseError,
@@ -26,11 +27,10 @@ from fastio.errors import (
     TransferError,
     VolumeError,
 )
-from fastio.volumes import Volume, namespace_device
+from fastio.volumes import Volume
 from objects import same_bits
 
 MIB = 1 << 20
-WHERE = "vfio:0000:03:00.0"
 STATE = {
     "large": torch.arange(1_500_000, dtype=torch.float32),
     "odd": torch.arange(100_003, dtype=torch.uint8),
@@ -38,58 +38,9 @@ STATE = {
 }
 
 
-class Controller:
-    """What a native store of one controller is, on a file. ``failure`` is what the next transfer fails with.
-
-    ``by_host`` counts the bytes of objects that went to or from memory that is not mapped: the host's.
-    """
-
-    by_host = 0
-
-    def __init__(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDWR)
-        self.blocks = os.fstat(fd).st_size // 4096
-        self.native = BlockStore([(fd, self.blocks)], 0, "threads", 4096)
-        self.close = self.native.close
-        self.failure: Any = None
-        self.mapped: dict[int, int] = {}
-
-    def devices(self) -> list[tuple[str, int, int, str, str]]:
-        return [("model", self.blocks, 512, "A drive", "S1")]
-
-    def map(self, address: int, nbytes: int) -> None:
-        self.native.map(address, nbytes)
-        self.mapped[address] = nbytes
-
-    def unmap(self, address: int) -> None:
-        self.native.unmap(address)
-        del self.mapped[address]
-
-    def peek(self, *place: int) -> Any:
-        self._count(*place)
-        return self.failure or self.native.peek(*place)
-
-    def poke(self, *place: int) -> Any:
-        self._count(*place)
-        return self.failure or self.native.poke(*place)
-
-    def _count(self, device: int, block: int, address: int, nbytes: int) -> None:
-        is_object = block >= 2 + 2 * (self.blocks // 64)  # behind the superblocks and the journal
-        if is_object and not any(at <= address and address + nbytes <= at + size for at, size in self.mapped.items()):
-            Controller.by_host += nbytes
-
-
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "disk"
-    path.write_bytes(bytes(32 * MIB))
-
-    def opened(devices: Any, limit: int, driver: str, alignment: int) -> Controller:
-        assert (devices, driver) == (["0000:03:00.0"], "vfio")
-        return Controller(path)
-
-    monkeypatch.setattr(namespace_device, "BlockStore", opened)
-    return path
+    return controllers.on_file(tmp_path / "disk", monkeypatch)
 
 
 def test_objects_on_a_namespace_are_saved_loaded_and_verified(disk: Path) -> None:
