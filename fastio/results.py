@@ -18,13 +18,14 @@ _log = logging.getLogger("fastio")
 class Transfer:
     """One save or load.
 
-    ``tool`` moved the bytes by ``route`` (``direct``, ``cached``, ``bounce``, ``gds``, ``library`` for a library's
-    own save or load, ``mmap`` for pages that are mapped, ``stream`` for file objects, ``broadcast`` from the rank
-    that ``reason`` names); ``reason`` says why that tool. ``nbytes`` counts tensor bytes; if only torch knows them
-    it is the file's size, or 0 if there is none (``.pt`` in file objects, pipes, devices). ``seconds`` is the time
-    that the caller waited. ``durable``: what was saved survives a power cut. ``verified``: of a load, the bytes of
-    every tensor were compared with their CRC-32 after they were put into memory (of a broadcast, by the rank that
-    read them); of a save, all carry one. ``fallbacks`` lists the tools that failed before, and other deviations.
+    ``tool`` moved the bytes by ``route`` (``direct``, ``cached``, ``bounce``, ``gds``, ``namespace`` past filesystem
+    and kernel, ``peer`` between a device's memory and the disk, ``library`` for a library's own save or load, ``mmap``
+    for pages that are mapped, ``stream`` for file objects, ``broadcast`` from the rank that ``reason`` names);
+    ``reason`` says why that tool. ``nbytes`` counts tensor bytes; if only torch knows them it is the file's size, or 0
+    if there is none (``.pt`` in file objects, pipes, devices). ``seconds`` is the time that the caller waited.
+    ``durable``: what was saved survives a power cut. ``verified``: of a load, the bytes of every tensor were compared
+    with their CRC-32 after they were put into memory (of a broadcast, by the rank that read them); of a save, all carry
+    one. ``fallbacks`` lists the tools that failed before, and other deviations.
     """
 
     op: str

@@ -14,6 +14,7 @@ from fastio.engine.delayed_progress import after_a_second
 from fastio.errors import FastIOError, VolumeError
 from fastio.inspect.copying import copy
 from fastio.progress import shown
+from fastio.remote.urls import is_remote
 from fastio.sizes import both_units, count_of, format_size, parse_size
 from fastio.volumes import Volume
 from fastio.volumes.object_file import WAIT_SECONDS
@@ -67,7 +68,8 @@ def rm(paths: tuple[str, ...], as_json: bool) -> None:
     for path in map(named, paths):
         try:
             if not is_in_volume(path):
-                raise VolumeError(f"{path}: expected an object of a volume, as in VOLUME/NAME; remove files by rm")
+                by = "the tools of that place" if is_remote(path) else "rm"
+                raise VolumeError(f"{path}: expected an object of a volume, as in VOLUME/NAME; remove files by {by}")
             where, name = split(path)
             with Volume.open(where, write=True, wait_seconds=WAIT_SECONDS) as volume:
                 volume.rm(name)

@@ -18,7 +18,7 @@ from fastio.errors import ToolUnavailableError
 from fastio.transports import registry, selection
 from fastio.transports.selection import Need
 from fastio.transports.transport import LOAD, SAVE
-from fastio.volumes.opening import folder_of, tool_of
+from fastio.volumes.opening import folder_of, namespace_of, tool_of
 
 _CPU = frozenset({"cpu"})
 
@@ -52,18 +52,22 @@ def plan_transfer(
     fixed = ""
     tools: tuple[str, ...]
     missing: tuple[str, ...] = ()
-    own = tool_of(path)
+    own, known_device = tool_of(path), identity(*used)
     if own:
-        fixed, tools = _of_namespace(own, None if policy == AUTO else resolved.tool, kinds), (own,)
+        named = None if policy == AUTO else resolved.tool
+        fixed, tools = _of_namespace(own, named, kinds), (own,)
+        known_device = f"{known_device}, {namespace_of(path)}"
+        if named is None and resolved.tool is not None:  # FASTIO_POLICY, which is for files
+            resolved = dicts.resolve("w" if kind == SAVE else "r", kind, registry.names())
     elif resolved.tool is not None:
         fixed, tools = _required(resolved.tool, policy, kind, file_format, kinds), (resolved.tool,)
     else:
         tools, missing = selection.able(kind, file_format, kinds, need)
     where = (folder_of(path) if folder is None else folder) or os.curdir
     if kind == SAVE:
-        context = save_context(file_format, identity(*used), durable, nbytes, storages)
+        context = save_context(file_format, known_device, durable, nbytes, storages)
     else:
-        context = load_context(known_as or file_format, identity(*used), resident, nbytes, storages)
+        context = load_context(known_as or file_format, known_device, resident, nbytes, storages)
     return TransferPlan(
         kind, path, file_format, kinds, nbytes, resolved, context, where, tools, fixed, missing, durable, resident
     )
@@ -82,7 +86,10 @@ def check(policy: Any, op: str) -> None:
 
 
 def _of_namespace(own: str, named: str | None, kinds: frozenset[str]) -> str:
-    """Why the tool of a namespace is the only one. ToolUnavailableError if another was named, or for other memory."""
+    """Why the tool of a namespace was asked for, if it was named: else its dictionary is, which learns its times.
+
+    ToolUnavailableError if another was named, or for memory that it does not move.
+    """
     if named not in (None, own):
         raise ToolUnavailableError(
             str(named), "the volume is on an NVMe namespace", f"leave the policy out: {own} is used"
@@ -91,7 +98,7 @@ def _of_namespace(own: str, named: str | None, kinds: frozenset[str]) -> str:
         problem = f"it moves memory of the host and of GPUs, got memory on {', '.join(unknown)}"
         raise ToolUnavailableError(own, problem, "use tensors on the CPU")
     registry.get(own)
-    return "the volume is on an NVMe namespace"
+    return "it was asked for" if named else ""
 
 
 def _required(tool: str, policy: Any, kind: str, file_format: str, devices: frozenset[str]) -> str:

@@ -73,7 +73,7 @@ def manifests(path: str) -> list[tuple[int, str, Any]]:
     if is_remote(path):
         return remote_manifests(path)[1]
     folder = os.path.normpath(path)
-    if os.path.lexists(os.path.join(folder, manifest.NAME)):
+    if os.path.lexists(os.path.join(folder, MANIFEST)):
         try:
             one = manifest.read(folder)
         except (CorruptFileError, CheckpointError, TransferError) as error:
@@ -111,13 +111,12 @@ def remote_manifests(url: str) -> tuple[RemoteSteps, list[tuple[int, str, Any]]]
 
 def _remote_steps(url: str) -> tuple[RemoteSteps, int | None]:
     """The steps of the folder at a URL; or, of a step's folder, those of the folder that it is in, and its number."""
-    from fastio.checkpoint.folder import manifest
     from fastio.checkpoint.folder.remote_steps import RemoteSteps
     from fastio.checkpoint.folder.step_folders import name_of, number_of
     from fastio.remote.place import place_of
 
     url = url.rstrip("/")
-    if manifest.NAME not in place_of(url).names():
+    if MANIFEST not in place_of(url).names():
         return RemoteSteps(url, make=False), None
     number = number_of(base_of(url))
     if number is None:

@@ -26,6 +26,7 @@ from fastio.transports import registry
 from fastio.transports.selection import Need
 from fastio.transports.transport import LOAD, SAVE, is_resident
 from fastio.volumes.object_file import check_regular, opened
+from fastio.volumes.opening import is_in_volume, tool_of
 
 _BY_DICTIONARY = {SAVE: "w", LOAD: "r"}  # what "auto" means, whatever FASTIO_POLICY says
 
@@ -34,7 +35,8 @@ def explain(target: Path | int, op: Operation = LOAD, *, folder: Path | None = N
     """Which tool would move ``target`` (a file, or a number of bytes), why, how sure that is, and what the others took.
 
     For a save of a path, its present size and format are taken. A number of bytes is of a ``.pt`` in ``folder``, the
-    current one if there is none: so ask about a save of a file that is not there yet. The result prints as a table.
+    current one if there is none: so ask about a save of a file that is not there yet; or of an object in a volume on a
+    namespace, as ``"vfio:0000:03:00.0"``. The result prints as a table.
     ValueError for an ``op`` that is neither ``"load"`` nor ``"save"``, or a negative number; TypeError for what is
     neither a path nor a number, or a folder beside a path; FileNotFoundError for a file or folder that is not there,
     CorruptFileError for one that is damaged, FormatError for one that holds no tensors.
@@ -51,7 +53,7 @@ def explain(target: Path | int, op: Operation = LOAD, *, folder: Path | None = N
         if target < 0:
             raise ValueError(f"target={target!r}: a number of bytes is 0 or more")
         where = os.curdir if folder is None else path_of("folder", folder)
-        if not os.path.isdir(where):
+        if not os.path.isdir(where) and not tool_of(where):
             raise FileNotFoundError(errno.ENOENT, "folder: expected one that is there", where)
         plan = transfer_of(op, os.path.join(where, ""), PT, target)
     else:
@@ -64,7 +66,7 @@ def explain(target: Path | int, op: Operation = LOAD, *, folder: Path | None = N
     if why:
         return replace(dictionary.explain(plan.context, plan.nbytes, ("torch",)), reason=why)
     preset = dicts.resolve(AUTO, op, registry.names()).tool
-    if preset is None:
+    if preset is None or tool_of(plan.path):
         return dictionary.explain(plan.context, plan.nbytes, plan.tools)
     reason = f"FASTIO_POLICY={preset}"
     try:
@@ -99,7 +101,7 @@ def _transfer_of_file(op: str, path: str) -> tuple[TransferPlan, str]:
 
     A file that only torch can read is taken as one storage.
     """
-    if op == SAVE and not os.path.exists(path) and not is_remote(path):
+    if op == SAVE and not os.path.exists(path) and not is_remote(path) and not is_in_volume(path):
         cure = "give a number of bytes, and the folder that it would be saved into as folder="
         raise FileNotFoundError(errno.ENOENT, f"how large it will be is not known yet; {cure}", path)
     if os.path.isdir(path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from fastio.url_secrets import note_secrets
+
 # fsspec's, with chains such as simplecache::s3://bucket/key. A drive of the three others is a volume's.
 _URL = re.compile(r"(?:[A-Za-z][\w+.-]*::)*(?!(?:nvme|vfio|spdk):)[A-Za-z][\w+.-]*://")
 
@@ -13,7 +15,10 @@ _CUT = re.compile(r"(?!(?:file|nvme|vfio|spdk):)([A-Za-z][\w+.-]+:)/(?=[^/])")
 
 def is_remote(path: str) -> bool:
     """Whether a path is the URL of a remote place: ``s3://bucket/key``, ``file:///folder/name``, ``a::b://c``."""
-    return _URL.match(path) is not None
+    if _URL.match(path) is None:
+        return False
+    note_secrets(path)
+    return True
 
 
 def cut_url(path: str) -> str:

@@ -25,12 +25,9 @@ _BUILT_IN = {
     "dali": "fastio.backends.dali:DaliTransport",
     "gds": "fastio.backends.gds:GdsTransport",
     "pinned": "fastio.backends.pinned:PinnedTransport",
-    "spdk": "fastio.backends.spdk:SpdkTransport",
-}
-# Tools of volumes on NVMe namespaces, which name them by their paths. They move no files, so they are not listed.
-_OF_NAMESPACES = {
     "nvme": "fastio.backends.namespace:nvme",
     "vfio": "fastio.backends.namespace:vfio",
+    "spdk": "fastio.backends.spdk:SpdkTransport",
 }
 # Tools over heavy libraries, which they import when they are made. For memory of an accelerator dictionaries consider
 # them if the library is installed. For host memory the program must have imported it: there DALI took 8 to 100 times as
@@ -40,8 +37,8 @@ _LIBRARIES = {"dali": "nvidia.dali", "gds": "kvikio"}
 _SERVES: dict[str, tuple[str, str]] = {"dali": (LOAD, "npy")}
 # Tools for memory of an accelerator only.
 _ACCELERATED = {"gds", "pinned"}
-# Dictionaries never choose these: the reference is for tests, and SPDK's namespaces have no files.
-_ASIDE = {"memory", "spdk"}
+# Dictionaries never choose these for files: the reference is for tests, and drivers of whole namespaces have no files.
+_ASIDE = {"memory", "nvme", "vfio", "spdk"}
 
 
 class Tool(NamedTuple):
@@ -154,9 +151,9 @@ def get(name: str) -> Transport:
 def require(name: str, op: str, file_format: str, devices: frozenset[str]) -> None:
     """ToolUnavailableError for a tool that is not here, or cannot do this."""
     can = get(name).capabilities
-    if not can.operations:
-        cure = f"activations go to a namespace by fastio.Offload(store='{name}:...')"
-        raise ToolUnavailableError(name, "it moves no files, only what autograd saves", cure)
+    if can.namespaces:
+        cure = f"save to a volume, as in {name}:.../step.pt; activations go there by fastio.Offload(store='{name}:...')"
+        raise ToolUnavailableError(name, "it moves no files, only objects of volumes on NVMe namespaces", cure)
     if not can.can(op, file_format, devices):
         formats = "every format" if can.formats is None else ", ".join(sorted(can.formats))
         raise ToolUnavailableError(
@@ -168,8 +165,8 @@ def require(name: str, op: str, file_format: str, devices: frozenset[str]) -> No
 
 def _make(name: str) -> Tool:
     try:
-        if name in _BUILT_IN or name in _OF_NAMESPACES:
-            module, _, attribute = {**_BUILT_IN, **_OF_NAMESPACES}[name].partition(":")
+        if name in _BUILT_IN:
+            module, _, attribute = _BUILT_IN[name].partition(":")
             factory = getattr(importlib.import_module(module), attribute)
         elif name in _plugins:
             factory = _plugins[name].load()

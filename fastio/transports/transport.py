@@ -152,6 +152,7 @@ class Capabilities(NamedTuple):
     (``torch`` and ``pt``): the library then saves or loads the whole object. ``automatic`` is False for a tool that
     dictionaries must not choose. ``direct``: it bypasses the page cache, which saves the processor a copy. ``rows``:
     tens of thousands of extents, as :class:`fastio.transports.extent_rows.ExtentRows` has, cost it next to nothing.
+    ``namespaces``: it moves objects of volumes on NVMe namespaces, and no files.
     """
 
     operations: frozenset[str] = frozenset({SAVE, LOAD})
@@ -162,6 +163,7 @@ class Capabilities(NamedTuple):
     automatic: bool = True
     direct: bool = False
     rows: bool = False
+    namespaces: bool = False
 
     def can(self, operation: str, file_format: str, devices: frozenset[str]) -> bool:
         """Whether it can do ``operation`` for a file of ``file_format`` and memory on all of ``devices``."""

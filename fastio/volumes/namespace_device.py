@@ -55,6 +55,16 @@ class NamespaceDevice:
         with translate_native_errors(self.name):
             self._check("write", offset, self._native.poke(0, offset // BLOCK, address, nbytes))
 
+    def map(self, address: int, nbytes: int) -> None:
+        """Let the disk reach memory, such as a window into a device, by itself. RefusedError if it cannot."""
+        with translate_native_errors(self.name):
+            self._native.map(address, nbytes)
+
+    def unmap(self, address: int) -> None:
+        """End that, once no transfer uses the memory."""
+        with translate_native_errors(self.name):
+            self._native.unmap(address)
+
     def flush(self) -> None:
         """Nothing is left to flush: each write is durable."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import stat
 from typing import Protocol, cast
 
@@ -24,6 +25,8 @@ _OPENERS = {
     "vfio": "fastio.volumes.namespace_device",
     "spdk": "fastio.volumes.namespace_device",
 }
+_DEVICES = "/dev"
+_ADDRESS = re.compile(r"\b[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]\b")
 PREFIXES = tuple(f"{kind}:" for kind in _OPENERS)
 
 
@@ -42,6 +45,18 @@ def tool_of(path: str) -> str:
     """The tool that alone moves the bytes of a volume's objects; empty where the tools of files do."""
     kind = path.partition(":")[0]
     return kind if is_in_volume(path) and kind != "file" else ""
+
+
+def namespace_of(path: str) -> str:
+    """What dictionaries call the namespace that a volume lies on: it is the same for two drivers of one controller.
+
+    Empty for a volume on a file, and for a path that is in none.
+    """
+    if not tool_of(path):
+        return ""
+    place = split(path)[0].partition(":")[2]
+    address = _ADDRESS.search(place)
+    return place if address is None or place.startswith("/") else address[0].lower()
 
 
 def split(path: str) -> tuple[str, str]:
@@ -72,7 +87,8 @@ def split(path: str) -> tuple[str, str]:
 def folder_of(path: str) -> str:
     """The folder of a file, or of the file or device that a volume lies on; empty for the working folder.
 
-    Of a remote file it is that of its local copies.
+    Of namespaces it is that of devices: one dictionary has the times of all. Of a remote file it is that of its local
+    copies.
     """
     if is_remote(path):
         from fastio.remote import cache_folder  # not at import: few files are remote
@@ -81,7 +97,7 @@ def folder_of(path: str) -> str:
     if not is_in_volume(path):
         return os.path.dirname(path)
     kind, _, place = split(path)[0].partition(":")
-    return os.path.dirname(place) if kind in ("file", "nvme") else ""
+    return os.path.dirname(place) if kind == "file" else _DEVICES
 
 
 def outside_volumes(argument: str, value: object) -> str:
@@ -138,6 +154,11 @@ def create(where: str, nbytes: int | None, force: str | None) -> Device:
 
 
 def _kind(where: str) -> tuple[str, str]:
+    if is_remote(where):
+        raise UnsupportedError(
+            f"{where}: no volume can be at a remote place, expected a file or a device of this machine; name one "
+            "(`fastio inspect` lists what a file of tensors or a checkpoint at a URL holds)"
+        )
     if not is_in_volume(where):
         return "file", where
     kind, _, place = where.partition(":")

@@ -53,6 +53,7 @@ class Volume:
         Raises:
             FileExistsError: there is a file. ValueError: too small, or no size. DeviceInUseError: the device is
             mounted, or holds something. TransferError (an OSError): the system refused; no new file is left.
+            UnsupportedError for a URL.
         """
         size = parse_size(nbytes, "nbytes")
         if size is not None:
@@ -84,6 +85,7 @@ class Volume:
         Raises:
             VolumeError: it is none. VolumeInUseError: another process, or another Volume of this one, writes to it.
             CorruptFileError: its superblock or its journal is damaged. FileNotFoundError, TransferError (an OSError).
+            UnsupportedError for a URL.
         """
         device = opening.open(os.fspath(where), write)
         try:

@@ -10,11 +10,13 @@ import click
 
 import fastio
 from fastio.transports import registry
+from fastio.volumes.opening import tool_of
+from fastio_bench.doctor import nvme
 from fastio_bench.harness import fresh_process, timing
 from fastio_bench.harness.command_run import CommandRun, forecast
 from fastio_bench.harness.round_budget import RoundBudget
 from fastio_bench.harness.stats import summarise
-from fastio_bench.io import cost_probe, sweep
+from fastio_bench.io import cost_probe, namespaces, sweep
 from fastio_bench.io import tables as io_tables
 from fastio_bench.machine import disk_limit
 from fastio_bench.peers import catalogue
@@ -28,8 +30,15 @@ SECONDS, QUICK_SECONDS = 14 * 60.0, 100.0  # the rounds are chosen to fit into t
 _PROBING = "probing how long it will take"
 
 
-def io(command: CommandRun, rounds: int | None, device: str, chosen: tuple[str, ...]) -> None:
+def io(
+    command: CommandRun, rounds: int | None, device: str, chosen: tuple[str, ...], volumes: tuple[str, ...] = ()
+) -> None:
     """Bandwidth by tool, size, write and read, cold and warm, and what it costs in processor time."""
+    if files := [volume for volume in volumes if not tool_of(volume)]:
+        raise click.UsageError(
+            f"--volume {files[0]}: expected a volume on a namespace, as vfio:0000:03:00.0; tools of "
+            "files are measured in --dir"
+        )
     device = "cpu" if device.partition(":")[0] == "cpu" else device
     tools = _tools(command, device, chosen)
     batches = sweep.QUICK_BATCHES if command.quick else sweep.BATCHES
@@ -41,7 +50,13 @@ def io(command: CommandRun, rounds: int | None, device: str, chosen: tuple[str, 
     seconds = math.inf if rounds else QUICK_SECONDS if command.quick else SECONDS
     settings = {tool.label: tool.settings for tool in tools}
     command.report.mode = "" if device == "cpu" else device.replace(":", "-")
-    command.report.settings |= {"rounds": most, "device": device, "tools": settings, "limit": disk_limit.find().name}
+    command.report.settings |= {
+        "rounds": most,
+        "device": device,
+        "tools": settings,
+        "volumes": list(volumes),
+        "limit": disk_limit.find().name,
+    }
 
     def work(folder: Path) -> None:
         start = time.monotonic()
@@ -54,7 +69,7 @@ def io(command: CommandRun, rounds: int | None, device: str, chosen: tuple[str, 
         disk = max((workload.nbytes for workload in kept), default=0) * sweep.files(tools)
         command.report.findings["forecast"] = {"seconds": budget.total(), "disk_bytes": disk, "rounds": budget.plan()}
         click.echo(announcement(budget, kept, disk), err=True)
-        plan = sweep.Sweep(folder, most, kept, tools, device, budget)
+        plan = sweep.Sweep(folder, most, kept, tools, device, budget, volumes=volumes)
         with command.meter(plan.weights()) as plan.tell, fresh_process.paired():
             for _ in command.report.take(plan.run()):
                 pass
@@ -63,6 +78,7 @@ def io(command: CommandRun, rounds: int | None, device: str, chosen: tuple[str, 
     def show() -> list[ResultTable]:
         summaries, failures = summarise(command.report.samples), command.report.failures
         command.report.tables += io_tables.measured(summaries, failures)
+        command.report.tables.append(namespaces.table(volumes, nvme.find().controllers))
         return [summary_tables.matrix("fastio's tools", summaries)]
 
     command.run(work, show)
@@ -76,7 +92,10 @@ def _tools(command: CommandRun, device: str, chosen: tuple[str, ...]) -> list[Pe
         tool = registry.find(status.name)
         if chosen and status.name not in chosen:
             continue
-        if tool.transport is None:
+        if tool.transport is not None and tool.transport.capabilities.namespaces:
+            if chosen:
+                raise click.UsageError(f"{tool.name} moves no files: name a volume, as in --volume {tool.name}:...")
+        elif tool.transport is None:
             command.report.notes.append(f"{tool.name}: {tool.reason}; {tool.cure}".rstrip("; "))
         elif kind in status.devices and (chosen or tool.transport.capabilities.automatic):
             used.append(catalogue.find(f"{catalogue.TOOL}{tool.name}", device))

@@ -20,8 +20,16 @@ if TYPE_CHECKING:
     "chosen",
     multiple=True,
     metavar="NAME",
-    help="Only this; may be repeated: uring, posix, torch, numpy, memory, dali, gds, pinned, spdk.  "
+    help="Only this; may be repeated: uring, posix, torch, numpy, memory, dali, gds, pinned.  "
     "[default: all that dictionaries pick]",
+)
+@click.option(
+    "--volume",
+    "volumes",
+    multiple=True,
+    metavar="NAME",
+    help="Also durable writes to, and reads from, a volume on an NVMe namespace that is there, such as "
+    "vfio:0000:03:00.0 (nvme:, vfio:, spdk:); may be repeated. Objects fastio-bench/... are made in it, and removed.",
 )
 @common
 def io(command: CommandRun, **given: Any) -> None:

@@ -14,6 +14,7 @@ from fastio_bench.harness.memory_reserve import Reserve
 from fastio_bench.harness.round_budget import RoundBudget
 from fastio_bench.harness.rounds import Contestant, Failure, Sample, Task, describe, interleave
 from fastio_bench.harness.time_budget import TimeBudget
+from fastio_bench.io import namespaces
 from fastio_bench.machine import disk_limit
 from fastio_bench.peers.contestants import Contestants, remove
 from fastio_bench.peers.peer import Peer
@@ -49,7 +50,8 @@ class Sweep:
     """Tools over sizes. Loads run in fresh processes. ``tell(what, weight)`` is called for the progress.
 
     Each size gets ``rounds`` rounds, or as many as ``budget`` allows, and fewer if they take longer than planned. If
-    ``limited``, the disk's limit takes part from 49 MiB on.
+    ``limited``, the disk's limit takes part from 49 MiB on. ``volumes`` on namespaces take part in durable writes and
+    cold reads.
     """
 
     folder: Path
@@ -59,6 +61,7 @@ class Sweep:
     device: str = "cpu"
     budget: RoundBudget | None = None
     limited: bool = True
+    volumes: Sequence[str] = ()
     tell: Callable[[str, float], None] = field(default=lambda what, weight: None)
 
     def weights(self) -> list[float]:
@@ -99,9 +102,12 @@ class Sweep:
         thing = place(workload.make(), self.device)
         with Reserve(2 * workload.nbytes) as reserve:
             make = Contestants(self.folder, workload, thing, fingerprint(thing), reserve, self.device)
-            for done, work in enumerate(WORKS):
-                budget.begin(1 / (len(WORKS) - done))
-                yield from self._compare(workload, work, rounds, make, budget)
+            try:
+                for done, work in enumerate(WORKS):
+                    budget.begin(1 / (len(WORKS) - done))
+                    yield from self._compare(workload, work, rounds, make, budget)
+            finally:
+                namespaces.clear(self.volumes)
         for path in self.folder.iterdir():
             remove(path)
 
@@ -136,6 +142,9 @@ class Sweep:
                 makers[tool.label] = functools.partial(make.saver, tool, work == DURABLE)
             else:
                 makers[tool.label] = functools.partial(make.loader, tool, "cold" if work == COLD else "warm")
+        for volume in self.volumes if work in (DURABLE, COLD) else ():
+            on_volume = namespaces.saver if work == DURABLE else namespaces.loader
+            makers[volume] = functools.partial(on_volume, volume, make.thing, self.device)
         if able and self.limited and workload.nbytes >= _LEAST_LIMITED and work in (DURABLE, COLD):
             makers[disk_limit.TOOL] = functools.partial(self._limit, able, work, make)
         return makers

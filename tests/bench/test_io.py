@@ -15,12 +15,15 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
+import controllers
 from benching import MIB, FakeClock, invoke, on_disk
+from fastio.nvme import Controller, Obstacle
+from fastio.volumes import Volume
 from fastio_bench.harness import command_run, room, stats
 from fastio_bench.harness.round_budget import Cost, Line, RoundBudget, rounds_within, through
 from fastio_bench.harness.rounds import Failure, Measured, Sample
 from fastio_bench.harness.time_budget import TimeBudget
-from fastio_bench.io import command, sweep, tables
+from fastio_bench.io import command, namespaces, sweep, tables
 from fastio_bench.io import cost_probe as probing
 from fastio_bench.machine import disk_limit
 from fastio_bench.peers import catalogue
@@ -321,6 +324,58 @@ class TestCommand:
         assert set(told["findings"]["forecast"]) == {"seconds", "disk_bytes", "rounds"}
         assert told["settings"]["tools"]["uring"] == 'policy="uring", format="pt"'
         assert "io-ioef" in {table["name"] for table in told["exhibits"]}
+
+    def test_a_volume_on_a_namespace_has_speeds_and_other_drivers_counts(
+        self, disk: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        namespace = controllers.on_file(disk / "namespace", monkeypatch)
+        Volume.create(controllers.WHERE).close()
+        (disk / "work").mkdir()
+        arguments = ("--quick", "--rounds", "1", "--tool", "posix", "--json", "--dir", str(disk / "work"))
+        told = json.loads(invoke("io", *arguments, "--volume", controllers.WHERE).stdout)
+        assert told["failures"] == []
+        own = [one for one in told["samples"] if one["tool"] == controllers.WHERE]
+        assert sorted({(one["work"], one["way"]) for one in own}) == [
+            ("cold read", "vfio, namespace"),
+            ("durable write", "vfio, namespace"),
+        ]
+        (table,) = (table for table in told["exhibits"] if table["name"] == "io-namespaces")
+        assert table["origin"] == "simulated"
+        speeds = {(row[0], row[1]): row[-1] for row in table["rows"]}
+        assert set(speeds) == {(driver, "host") for driver in namespaces.DRIVERS} | {
+            ("vfio", "device"),
+            ("spdk", "device"),
+        }
+        assert speeds["vfio", "host"] == f"in the tables of speeds: {controllers.WHERE}"
+        assert all(speeds.values())
+        assert {tuple(row[2:-1]) for row in table["rows"] if row[0] == "vfio"} == {
+            (8.0, 0.25, 0.0, 1.0, 0.0, 0.0),
+            (8.0, 0.25, 0.0, 0.0, 0.0, 1.0),
+        }
+        with Volume.open(controllers.WHERE) as volume:
+            assert volume.ls() == []
+        namespace.write_bytes(bytes(1 << 20))
+        told = json.loads(invoke("io", *arguments, "--volume", controllers.WHERE).stdout)
+        assert {(one["tool"], "no volume" in one["reason"]) for one in told["failures"]} == {(controllers.WHERE, True)}
+
+    def test_why_a_driver_has_no_speed(self) -> None:
+        def speeds(*volumes: str, found: Any = ()) -> list[object]:
+            return [row[-1] for row in namespaces.table(volumes, found).rows if row[:2] != ["spdk", "host"]][:2]
+
+        controller = Controller("nvme0", "0000:03:00.0", "pcie", "nvme")
+        told = [Obstacle("vfio", "the kernel's driver nvme has it", ())]
+        assert speeds() == ["there is no NVMe controller here"] * 2
+        assert speeds(found=[(controller, told)]) == [
+            "no volume was named, as in --volume nvme:...",
+            "nvme0: the kernel's driver nvme has it",
+        ]
+        assert speeds("nvme:/dev/ng0n1", found=[(controller, told)])[0] == "in the tables of speeds: nvme:/dev/ng0n1"
+
+    def test_volumes_and_files_are_not_confused(self, disk: Path) -> None:
+        said = invoke("io", "--volume", "file:/disk/volume", "--dir", str(disk), status=2).output
+        assert "expected a volume on a namespace, as vfio:0000:03:00.0" in " ".join(said.split())
+        said = invoke("io", "--tool", "vfio", "--dir", str(disk), status=2).output
+        assert "vfio moves no files: name a volume, as in --volume vfio:..." in " ".join(said.split())
 
     def test_notes_sizes_left_out_for_lack_of_time(
         self, disk: Path, quick: None, monkeypatch: pytest.MonkeyPatch

@@ -65,6 +65,10 @@ def test_wrong_arguments_are_errors_with_cures(volume: str, tmp_path: Path) -> N
     assert "expected an object of a volume, as in VOLUME/NAME" in run("rm", tmp_path / "x.pt", status=2).stderr
     assert "it is no volume: it begins with b'PK" in run("ls", tmp_path / "x.pt", status=2).stderr
     assert "there is no such volume: check the path" in run("ls", tmp_path / "none", status=2).stderr
+    for command in ("ls", "volume create"):
+        said = run(*command.split(), "memory://bucket/run?sig=a b", status=2).stderr
+        assert "memory://bucket/run?sig=***: no volume can be at a remote place, expected a file or a device" in said
+    assert "remove files by the tools of that place" in run("rm", "memory://bucket/x.pt", status=2).stderr
     assert "expected the size of the new file" in run("volume", "create", tmp_path / "new", status=2).stderr
     assert "no size: expected bytes" in run("volume", "create", tmp_path / "new", "1QB", status=2).stderr
     assert (

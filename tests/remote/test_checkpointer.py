@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -38,6 +39,28 @@ def test_other_names_of_a_folder_of_this_machine_have_one_writer(tmp_path: Path,
     (tmp_path / "link").symlink_to("run")
     with Checkpointer(f"file://{tmp_path}/run"), pytest.raises(fastio.FolderInUseError):
         Checkpointer(other.format(tmp_path))
+
+
+@pytest.mark.parametrize("begin", ["file://{}", "memory://{}"])
+def test_a_checkpointer_that_cannot_be_made_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: str
+) -> None:
+    place = begin.format(tmp_path / "place")
+    filesystem = fsspec.filesystem(place.partition(":")[0])
+    filesystem.makedirs(f"{tmp_path}/place/old")
+    flock = fcntl.flock
+    for url in (f"{place}/new/run", f"{place}/old"):
+
+        def fails_once(fd: int, operation: int) -> None:
+            monkeypatch.setattr(fcntl, "flock", flock)
+            raise OSError(errno.ENOLCK, "no locks available")
+
+        monkeypatch.setattr(fcntl, "flock", fails_once)
+        with pytest.raises(fastio.TransferError, match="locking failed"):
+            Checkpointer(url)
+    assert [one["name"].rpartition("/")[2] for one in filesystem.ls(f"{tmp_path}/place", detail=True)] == ["old"]
+    with Checkpointer(f"{place}/new/run") as checkpointer:
+        checkpointer.save(1, {"value": torch.ones(3)})
 
 
 def test_a_place_without_versions(store: type[RangedStore], cache: Path) -> None:

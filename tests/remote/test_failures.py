@@ -69,15 +69,28 @@ def test_errors_of_a_place_name_url_cause_and_cure(
     assert not [*cache.glob("staging/*"), *cache.glob("files/*.part")]
 
 
-SECRET = "ranged://me:pa55@word@bucket/{}?name=s3cret&sig=s3cret"
+SECRETS = {
+    "plain": "ranged://me:pa55@word@bucket/{}?name=s3cret&sig=s3cret",
+    "spaces": "ranged://me:pa55 a word@bucket/{}?name=s3cret a tw0&sig=s3cret thr33",
+    "quotes": "ranged://me:pa55\"a'word@bucket/{}?name=s3cret\"a'tw0&sig=s3cret'thr33",
+}
 
 
-@pytest.mark.parametrize("operation", ["info", "cat_file", "put_file", ""])
+@pytest.mark.parametrize(
+    ("secret", "operation"),
+    [
+        *(
+            pytest.param(SECRETS["plain"], operation, id=operation)
+            for operation in ("info", "cat_file", "put_file", "")
+        ),
+        *(pytest.param(secret, "cat_file", id=name) for name, secret in SECRETS.items() if name != "plain"),
+    ],
+)
 def test_no_text_has_the_secrets_of_a_url(
-    store: type[RangedStore], operation: str, caplog: pytest.LogCaptureFixture
+    store: type[RangedStore], secret: str, operation: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    url = SECRET.format("it.pt")
+    url = secret.format("it.pt")
     told = []
 
     def hook(called: str, path: str) -> None:
@@ -93,11 +106,11 @@ def test_no_text_has_the_secrets_of_a_url(
         fastio.save(STATE, url)
         fastio.load(url)
         model = torch.nn.Linear(3, 2)
-        fastio.save_file(dict(model.state_dict()), SECRET.format("m.safetensors"))
-        with fastio.safe_open(SECRET.format("m.safetensors")) as file:
+        fastio.save_file(dict(model.state_dict()), secret.format("m.safetensors"))
+        with fastio.safe_open(secret.format("m.safetensors")) as file:
             told += [repr(file), repr(file.get_slice("weight"))]
             wrong(lambda: file.get_tensor("none"))
-        with fastio.Checkpointer(SECRET.format("run")) as checkpointer:
+        with fastio.Checkpointer(secret.format("run")) as checkpointer:
             told.append(repr(checkpointer))
         store.hook = hook
         (name,) = (one for one in store.objects if "/it.pt" in one)
@@ -108,7 +121,7 @@ def test_no_text_has_the_secrets_of_a_url(
         for call in (fastio.load, fastio.verify, fastio.explain, fastio.load_file):
             wrong(lambda call=call: call(url))
         wrong(lambda: fastio.load_model(model, url))
-        wrong(lambda: fastio.load(SECRET.format("none.pt")))
+        wrong(lambda: fastio.load(secret.format("none.pt")))
         wrong(lambda: fastio.save(STATE, url + "/"))
         wrong(lambda: fastio.Checkpointer(url, incremental=True))
         wrong(lambda: fastio.distributed.Writer(url))
@@ -118,7 +131,7 @@ def test_no_text_has_the_secrets_of_a_url(
         told.append(CliRunner().invoke(cli, [command, "--json", url]).output)
     assert len([text for text in told if "***" in text]) > 10
     for text in told:
-        assert not re.search("pa55|word@|s3cret", text), text
+        assert not re.search("pa55|word@|s3cret|tw0|thr33", text), text
 
 
 @pytest.mark.parametrize(

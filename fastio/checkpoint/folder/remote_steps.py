@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Set
 from functools import partial
 
-from fastio.checkpoint.folder import manifest
+from fastio.checkpoint.folder import lock, manifest
 from fastio.checkpoint.folder.manifest import Manifest
 from fastio.checkpoint.folder.step_folders import FIRST_MARK, StepFolder, is_marked, is_own, name_of, number_of
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError
@@ -43,13 +43,22 @@ class RemoteSteps(StepFolder):
     def __init__(self, url: str, make: bool) -> None:
         self.path = url.rstrip("/")
         place = self._place()
+        self._made: list[str] = []
         if make:
-            place.make_folder()
+            self._made = place.make_folder()
         elif not _is_folder(place):
             raise CheckpointError(f"{url}: there is no such folder to read checkpoints from")
 
     def withdraw(self) -> None:
-        """Leave the folder: most places have none without files."""
+        """Remove the folders that this made, as in a folder of this machine. Object stores have none."""
+        if not self._made:
+            return
+        place = self._place()
+        if place.is_local:
+            with contextlib.suppress(FastIOError, OSError):
+                if os.listdir(place.path) == [lock.NAME]:
+                    lock.FolderLock(place.path).remove()
+        place.remove_folders(self._made)
 
     @property
     def lock_folder(self) -> str:

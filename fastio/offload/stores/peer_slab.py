@@ -12,12 +12,10 @@ from typing import Any, NamedTuple
 import torch
 
 from fastio.devices import Accelerator
-from fastio.errors import FastIOError, RefusedError
-from fastio.nvme.gpu_memory import GpuWindow
-from fastio.offload.stores.slab import MappedMemory, Memory, Slab
-from fastio.sizes import exact_size
+from fastio.errors import FastIOError
+from fastio.nvme.mapped_memory import MappedMemory, mapped_device_memory
+from fastio.offload.stores.slab import Slab
 
-_ALIGNMENT = 64 << 10  # bytes: the largest page of a window
 _LEAST = 16 << 20  # bytes: less is not worth the gap that it makes in the memory of a small device
 _CURE = "fastio-bench doctor lists what a window into the GPU's memory needs"
 _DRIVER_CURE = "name the disk by vfio: or spdk:, or store files by GPUDirect Storage: store=ToolStore(folder, 'gds')"
@@ -33,30 +31,6 @@ class Route(NamedTuple):
         return f"{self.name}, {self.detail}"
 
 
-class _DeviceMemory:
-    """Aligned memory of a device, ordered after all of its work that used the memory before."""
-
-    def __init__(self, nbytes: int, accelerator: Accelerator, device: torch.device) -> None:
-        try:
-            self._owner: Any = torch.empty(nbytes + _ALIGNMENT, dtype=torch.uint8, device=device)
-            accelerator.synchronize(device)  # earlier work may still use the memory
-        except RuntimeError as error:  # torch.OutOfMemoryError, too
-            raise RefusedError(f"{exact_size(nbytes)} of device memory for transfers were refused: {error}") from None
-        start = self._owner.data_ptr()
-        self.address = start + -start % _ALIGNMENT
-
-    def close(self) -> None:
-        self._owner = None
-
-
-def open_window(accelerator: Accelerator, address: int, nbytes: int) -> Memory:
-    """Map device memory for a disk. RefusedError with the reasons if that cannot be had."""
-    if accelerator.kind == "cuda":
-        return GpuWindow(address, nbytes)
-    window: Memory = accelerator.open_window(address, nbytes)
-    return window
-
-
 def open_peer_slab(
     nbytes: int, most: int, store: Any, accelerator: Accelerator, device: torch.device
 ) -> tuple[Slab | None, Route]:
@@ -66,8 +40,7 @@ def open_peer_slab(
     """
 
     def allocate(nbytes: int) -> MappedMemory:
-        memory = _DeviceMemory(nbytes, accelerator, device)
-        return MappedMemory(nbytes, store, memory, open_window(accelerator, memory.address, nbytes))
+        return mapped_device_memory(nbytes, store, accelerator, device)
 
     refusal = getattr(store, "peer_refusal", "this store takes no device memory: use a BlockStore on vfio: or spdk:")
     if not refusal and most < max(nbytes, _LEAST):

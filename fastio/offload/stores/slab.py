@@ -6,48 +6,14 @@ import contextlib
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import Any
 
 from fastio.devices import Accelerator, Event
-from fastio.errors import FastIOError
 from fastio.memory.staging_buffers import PAGE, HostMemory
+from fastio.nvme.mapped_memory import MappedMemory, Memory
 from fastio.offload.stores.arena import Arena
 from fastio.offload.stores.copies import DeviceCopies
 from fastio.offload.stores.tiers import STORE_ERRORS
-
-
-class Memory(Protocol):
-    """Page-aligned bytes at an address, of host memory or a device's."""
-
-    address: int
-
-    def close(self) -> None:
-        """Free it. It must not be in use."""
-
-
-class MappedMemory:
-    """Memory that the disks of a store reach by themselves while it exists, through ``window`` if it is a device's."""
-
-    def __init__(self, nbytes: int, store: Any, memory: Memory, window: Memory | None = None) -> None:
-        self.address = memory.address
-        self._seen = window or memory  # by the store
-        self.shift = self._seen.address - self.address
-        self._store = store
-        self._parts = [memory] if window is None else [window, memory]
-        try:
-            store.map(self._seen.address, nbytes)
-        except BaseException:
-            self._free()
-            raise
-
-    def close(self) -> None:
-        with contextlib.suppress(FastIOError):  # a closed store has unmapped it
-            self._store.unmap(self._seen.address)
-        self._free()
-
-    def _free(self) -> None:
-        for part in self._parts:
-            part.close()
 
 
 class Slab:
