@@ -85,6 +85,20 @@ def names(folder: str) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.name != ".lock")
 
 
+@contextlib.contextmanager
+def failing(is_failing: bool, longest: int = 1 << 16) -> Iterator[None]:
+    """Inside, files of more bytes than ``longest`` cannot be written."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    if is_failing:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (longest, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
 def fail(folder: str, count: int, how: str) -> Any:
     """Save a step, fail to save one on rank 1, and save another."""
     group = group_of(count)
@@ -105,13 +119,8 @@ def fail(folder: str, count: int, how: str) -> Any:
             state["__fastio__"] = {"tree": [2]}
         if dist.get_rank() == 1 and how == "shape":
             state["all"] = torch.ones(3)
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        if dist.get_rank() == 1 and how == "disk":
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
-        error = told(lambda: checkpointer.save(2, state).written.result(_SECONDS))
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
+        with failing(dist.get_rank() == 1 and how == "disk"):
+            error = told(lambda: checkpointer.save(2, state).written.result(_SECONDS))
         dist.barrier(group)
         left = names(folder)
         dist.barrier(group)
@@ -336,17 +345,18 @@ def restored_without_rank_1(folder: str) -> Any:
         return type(error).__name__, str(error).partition(" (")[0]
 
 
-def save_until_killed(folder: str, ready: str) -> Any:
+def save_until_killed(folder: str, ready: str, incremental: bool) -> Any:
     """Save steps for ever; returns the error of a rank that is left when another one is killed."""
     step = 0
+    same = {"same": torch.arange(1 << 18), f"same {dist.get_rank()}": torch.arange(1 << 18)} if incremental else {}
     try:
-        with fastio.Checkpointer(folder) as checkpointer:
+        with fastio.Checkpointer(folder, incremental=incremental) as checkpointer:
             restored = checkpointer.restore()
             step = 0 if restored is None else restored.step
             assert restored is None or is_state(restored.state, step)
             while True:
                 step += 1
-                checkpointer.save(step, state_of(step))
+                checkpointer.save(step, state_of(step) | same)
                 checkpointer.wait()
                 with Path(f"{ready}.{dist.get_rank()}").open("a") as file:
                     file.write(f"{step}\n")

@@ -22,6 +22,7 @@ from fastio.checkpoint.ranks.gloo import Gloo
 from fastio.checkpoint.ranks.messages import Messages, tried
 from fastio.checkpoint.ranks.shared_folder import comes_true
 from fastio.checkpoint.saving.file_checksum import of_file
+from fastio.checkpoint.saving.rank_links import LinkedItems, WrittenPart, find_unchanged, link_files, views_of
 from fastio.checkpoint.saving.rank_plans import (
     GlobalPlan,
     GlobalPlanner,
@@ -58,9 +59,9 @@ class _Order(NamedTuple):
 
 
 class _Report(NamedTuple):
-    """What a rank has written, durably."""
+    """What a rank has in a step, durably, and how long it wrote."""
 
-    file: File
+    files: list[File]
     results: list[WriteResult]
     seconds: float
 
@@ -74,6 +75,7 @@ class RankStepWriter:
     def __init__(self, connections: Gloo, next_order: Callable[[], int], hide: Callable[[], object]) -> None:
         self.connections, self.messages = connections, Messages(connections)
         self.next_order, self.hide = next_order, hide
+        self.last: WrittenPart | None = None  # what this rank has in the step that was written last
         self.local_planner, self.global_planner = LocalPlanner(connections.rank == 0), GlobalPlanner()
 
     def write(self, task: RankTask) -> WrittenStep:
@@ -92,6 +94,7 @@ class _RankStep:
         self._new: UnpublishedStep | None = None
         self._plan: GlobalPlan | None = None
         self._file: DataFile | None = None
+        self._linked_bytes = 0
 
     def write(self) -> WrittenStep:
         try:
@@ -122,8 +125,10 @@ class _RankStep:
         reports = self._messages.gathered(report, error)
         made, error = tried(lambda: self._published(reports)) if reports is not None else (None, None)
         made = self._messages.scattered(None if made is None else [made] * self._world, error)
+        assert report is not None
         assert result is not None
-        return WrittenStep(made, result)
+        self._writer.last = WrittenPart(made.order, views_of(state), report.files, report.results)
+        return WrittenStep(made, result, self._linked_bytes)
 
     def _ordered(self, plans: list[SentPlan] | RankError) -> list[_Order]:
         """Plan for all ranks, and make the folder of the step."""
@@ -141,7 +146,10 @@ class _RankStep:
         path = os.path.join(self._task.folder.path, order.name)
         _wait_for_folder(path)
         with gc_paused():
-            image = _lay_out(state, [plan.plan.items[number] for number in order.kept])
+            items = [plan.plan.items[number] for number in order.kept]
+            linked = self._linked(state, items, path)
+            elsewhere = {result.index for result in linked.results}
+            image = _lay_out(state, [item for item in items if item.index not in elsewhere])
         self._file = file = DataFile(path, f"__{self._rank}_")
         task = self._task
         with hashing_blocks(image, state.by_tensor(task.block_crcs)) as block_crcs:
@@ -154,7 +162,19 @@ class _RankStep:
             check_file(file.path, fd, size, written, task.read_back)
         if task.chunk_memory is not None:  # what was written is the live state
             task.chunk_memory.pause.require()
-        return _Report(written, results_of(image, file.name, values, block_crcs), result.seconds), result
+        results = [*results_of(image, file.name, values, block_crcs), *linked.results]
+        return _Report([written, *linked.files], results, result.seconds), result
+
+    def _linked(self, state: RankState, items: list[WriteItem], path: str) -> LinkedItems:
+        """Link the files of unchanged items into the step's folder; nothing is linked if that fails."""
+        base, last = self._task.base, self._writer.last
+        if base is None or last is None or last.order != base.manifest.order:
+            return LinkedItems()
+        found = find_unchanged(last, base.unchanged(), state, {item.index for item in items})
+        if not link_files(found.files, self._task.folder.path_of(base.manifest.step), path):
+            return LinkedItems()
+        self._linked_bytes = sum(state.tensors[result.index.fqn].nbytes for result in found.results)
+        return found
 
     def _published(self, reports: list[_Report] | RankError) -> Manifest:
         """Write DCP's metadata and the manifest, and publish the step."""
@@ -168,7 +188,7 @@ class _RankStep:
         with AtomicFile(os.path.join(path, DCP_METADATA)) as new:
             new.fill(data)
             new.commit(durable=True)
-        files = (File(DCP_METADATA, len(data), crc32(data)), *(report.file for report in reports))
+        files = (File(DCP_METADATA, len(data), crc32(data)), *(file for report in reports for file in report.files))
         saved = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         nbytes, ranks = tensor_bytes(metadata), self._world
         made = Manifest(task.step, self._order, saved, nbytes, files, {}, task.metadata, manifest.DCP, ranks)

@@ -88,8 +88,12 @@ class Saver:
 
     @property
     def _may_start_early(self) -> bool:
-        """Whether a step may be written before all of it is copied: its writer must live as long as this process."""
-        return self._settings.asynchronous and self._settings.writer == "thread"
+        """Whether a step may be written before all of it is copied: its writer must live as long as this process.
+
+        A rank has one file of its own in a step, which is written when it is known what changed.
+        """
+        settings = self._settings
+        return settings.asynchronous and settings.writer == "thread" and self._members.world == 1
 
     def require_no_callback(self) -> None:
         """Raise CheckpointError on a thread that writes, where a callback would wait for its own end."""

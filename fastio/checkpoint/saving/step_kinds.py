@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from fastio.checkpoint.folder.incremental_links import BaseStep
 from fastio.checkpoint.folder.lock import FolderLock
 from fastio.checkpoint.folder.step_folders import StepFolder
 from fastio.checkpoint.ranks.members import Alone, Ranks
@@ -81,8 +82,9 @@ class StepsOfRanks:
         where = f"{self._steps.path}: step {step}"
         content = rank_state(state, where, self._refused_objects, self.members.rank)
         return RankTask(
-            self._steps, step, content, metadata, chunk_memory=None, is_snapshot=False, crcs={}, block_crcs={},
-            policy=settings.policy, read_back=settings.read_back, progress=None, staged_is_free=lambda: None,
+            self._steps, step, content, metadata, base=None, chunk_memory=None, is_snapshot=False,
+            crcs={}, block_crcs={}, policy=settings.policy, read_back=settings.read_back, progress=None,
+            staged_is_free=lambda: None,
         )  # fmt: skip
 
 
@@ -97,6 +99,7 @@ class RankTask(NamedTuple):
     step: int
     content: Any
     metadata: dict[str, Any]
+    base: BaseStep | None
     chunk_memory: ChunkMemory | None
     is_snapshot: bool
     crcs: Mapping[str, int]
@@ -172,7 +175,6 @@ def kind_of_steps(steps: StepFolder, settings: SaveSettings, members: Alone) -> 
 def _check(settings: SaveSettings) -> None:
     """Raise ValueError for a setting that steps by ranks do not have."""
     refused: Mapping[str, tuple[bool, str]] = {
-        "incremental=True": (settings.incremental, "leave it out"),
         "writer='process'": (settings.writer == "process", "use writer='thread'"),
     }
     for name, (is_set, cure) in refused.items():

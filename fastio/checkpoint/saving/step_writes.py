@@ -192,7 +192,7 @@ class StepWrites:
         pause.open()
         if self._settings.incremental and task.chunk_memory is None:
             self.base = written.manifest
-        result, nbytes = written.result, written.manifest.nbytes
+        result = written.result
         publish(result)
         _log.info(
             "step %d saved: %s in %.2f s, %.0f MB/s by %s (%s), training paused for %.3f s%s",
@@ -203,7 +203,7 @@ class StepWrites:
             result.tool,
             result.route,
             pause.seconds,
-            "" if result.nbytes == nbytes else f", {format_size(nbytes - result.nbytes)} are linked to the step before",
+            f", {format_size(written.linked)} are linked to the step before" if written.linked else "",
         )
         writer.hide()
         return result
