@@ -45,7 +45,7 @@ class Saver:
     """Saves steps into a folder, one at a time. It holds the folder's lock until it is closed and all work is done."""
 
     def __init__(self, steps: StepFolder, settings: SaveSettings, members: Alone) -> None:
-        self._kind = kind_of_steps(steps, settings, members)
+        self._kind = kind_of_steps(steps, members)
         self._lock, self._members = self._kind.lock, members
         self._snapshots = SnapshotPool(settings.incremental, shared=settings.writer == "process")
         try:
