@@ -87,8 +87,9 @@ class Checkpointer:
     restore it, and so does torch's own load. It is visible when the files of all ranks are durable. With the same
     number of ranks each gets its own other values back; with another number, those of the first rank, and its own
     :class:`RandomState`, if the rank was there. All ranks must see one folder. An error of a rank is
-    :class:`fastio.RankError` on all; one that ended, RankLostError. ValueError beside ``incremental`` and
-    ``writer="process"``.
+    :class:`fastio.RankError` on all; one that ended, RankLostError. With ``incremental`` each
+    rank links to its own files of the step before; torch's own load takes such steps, too. With
+    ``writer="process"`` each rank has a process; the first rank's publishes the step, though the trainings are gone.
 
     >>> with fastio.Checkpointer("run1", keep=2) as checkpointer:
     ...     state = {"model": model, "optimizer": optimizer, "random": RandomState(), "losses": losses}

@@ -84,10 +84,18 @@ def read(folder: str, rank: int | None = None) -> Metadata:
     """
     path = path_of(folder, rank)
     try:
+        return read_file(path)
+    except FileNotFoundError:
+        raise _missing(folder, path) from None
+
+
+def read_file(path: str) -> Metadata:
+    """Return the metadata in a file. FileNotFoundError if there is none; else raises as :func:`read` does."""
+    try:
         with opened_in_folder(path) as (fd, _), open(fd, "rb", closefd=False) as file:
             data = file.read()
     except FileNotFoundError:
-        raise _missing(folder, path) from None
+        raise
     except OSError as error:
         raise TransferError(error.errno or 0, "read", path) from error
     body = len(data) - _TRAILER

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import fastio
 import step_fault_tasks as tasks
@@ -171,8 +172,9 @@ def test_rank_that_ended_is_named_and_an_interrupt_ends_the_wait_for_it(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [6, pytest.param(KILLS, marks=pytest.mark.nightly)])
-def test_newest_step_is_whole_after_a_rank_was_killed(tmp_path: Path, kills: int) -> None:
+@pytest.mark.parametrize("incremental", [False, True])
+@pytest.mark.parametrize("kills", [3, pytest.param(KILLS, marks=pytest.mark.nightly)])
+def test_newest_step_is_whole_after_a_rank_was_killed(tmp_path: Path, kills: int, incremental: bool) -> None:
     """The ranks of the next job restore it, and save the next one."""
     chance = random.Random(0)
     run, ready = tmp_path / "run", tmp_path / "ready"
@@ -183,7 +185,7 @@ def test_newest_step_is_whole_after_a_rank_was_killed(tmp_path: Path, kills: int
         with Ranks(3, tmp_path / f"{turn}", timeout=60) as pool:
             known = _steps_of(ready)
             for pipe in pool._pipes:
-                pipe.send((tasks.save_until_killed, (str(run), str(ready))))
+                pipe.send((tasks.save_until_killed, (str(run), str(ready), incremental)))
             while _steps_of(ready) < known + 2:
                 time.sleep(0.001)
             time.sleep(chance.uniform(0, 0.02))
@@ -202,6 +204,10 @@ def test_newest_step_is_whole_after_a_rank_was_killed(tmp_path: Path, kills: int
             restored = checkpointer.restore()
             assert restored is not None
             newest = restored.step
+            same = [value for name, value in restored.state.items() if name.startswith("same")]
+            assert len(same) == (2 if incremental else 0)
+            assert all(torch.equal(value, torch.arange(1 << 18)) for value in same)
+            assert len([*run.glob(f"step-{newest:010d}/__?_*")]) == (6 if incremental else 3)
         assert newest == max(steps), turn
         assert newest >= known, turn
         assert len(steps) <= 4

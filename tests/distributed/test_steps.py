@@ -19,6 +19,7 @@ from ranks import Ranks
     [
         ("fsdp", 2, {}),
         ("fsdp", 2, {"memory_budget": 1}),
+        ("fsdp", 2, {"incremental": True}),
         ("fsdp", 2, {"asynchronous": False, "read_back": True}),
         ("ddp", 2, {}),
         ("tp", 2, {}),

@@ -21,7 +21,7 @@ import torch.distributed as dist
 import fastio
 from fastio.checkpoint.ranks import gloo, shared_folder
 from fastio.checkpoint.ranks.gloo import Gloo
-from fastio.checkpoint.saving import rank_step
+from fastio.checkpoint.saving import rank_part
 from rank_tasks import mesh_of
 
 _SECONDS = 60
@@ -55,18 +55,18 @@ def await_path(path: Path) -> None:
 @contextlib.contextmanager
 def late(is_late: bool, until: Path) -> Iterator[None]:
     """Inside, a late rank's files are not written before a path exists."""
-    write = rank_step.write_layout
+    write = rank_part.write_layout
 
     def wait_and_write(*arguments: Any, **options: Any) -> Any:
         await_path(until)
         return write(*arguments, **options)
 
     if is_late:
-        rank_step.write_layout = wait_and_write
+        rank_part.write_layout = wait_and_write
     try:
         yield
     finally:
-        rank_step.write_layout = write
+        rank_part.write_layout = write
 
 
 def told(work: Any) -> tuple[str, str, dict[int, str]]:
@@ -83,6 +83,20 @@ def names(folder: str) -> list[str]:
     """All that is in a folder of steps, but the lock."""
     root = Path(folder)
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.name != ".lock")
+
+
+@contextlib.contextmanager
+def failing(is_failing: bool, longest: int = 1 << 16) -> Iterator[None]:
+    """Inside, files of more bytes than ``longest`` cannot be written."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    if is_failing:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (longest, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def fail(folder: str, count: int, how: str) -> Any:
@@ -105,13 +119,8 @@ def fail(folder: str, count: int, how: str) -> Any:
             state["__fastio__"] = {"tree": [2]}
         if dist.get_rank() == 1 and how == "shape":
             state["all"] = torch.ones(3)
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        if dist.get_rank() == 1 and how == "disk":
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
-        error = told(lambda: checkpointer.save(2, state).written.result(_SECONDS))
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
+        with failing(dist.get_rank() == 1 and how == "disk"):
+            error = told(lambda: checkpointer.save(2, state).written.result(_SECONDS))
         dist.barrier(group)
         left = names(folder)
         dist.barrier(group)
@@ -336,17 +345,18 @@ def restored_without_rank_1(folder: str) -> Any:
         return type(error).__name__, str(error).partition(" (")[0]
 
 
-def save_until_killed(folder: str, ready: str) -> Any:
+def save_until_killed(folder: str, ready: str, incremental: bool) -> Any:
     """Save steps for ever; returns the error of a rank that is left when another one is killed."""
     step = 0
+    same = {"same": torch.arange(1 << 18), f"same {dist.get_rank()}": torch.arange(1 << 18)} if incremental else {}
     try:
-        with fastio.Checkpointer(folder) as checkpointer:
+        with fastio.Checkpointer(folder, incremental=incremental) as checkpointer:
             restored = checkpointer.restore()
             step = 0 if restored is None else restored.step
             assert restored is None or is_state(restored.state, step)
             while True:
                 step += 1
-                checkpointer.save(step, state_of(step))
+                checkpointer.save(step, state_of(step) | same)
                 checkpointer.wait()
                 with Path(f"{ready}.{dist.get_rank()}").open("a") as file:
                     file.write(f"{step}\n")
@@ -359,7 +369,7 @@ def changed_copy(folder: str, count: int) -> Any:
     group = group_of(count)
     if group is None:
         return None
-    lay_out = rank_step._lay_out
+    lay_out = rank_part._lay_out
 
     def change_and_lay_out(state: Any, items: Any) -> Any:
         state.tensor("rank 1").view(torch.uint8)[1234] ^= 1
@@ -367,13 +377,13 @@ def changed_copy(folder: str, count: int) -> Any:
 
     with fastio.Checkpointer(folder, process_group=group) as checkpointer:
         if dist.get_rank() == 1:
-            rank_step._lay_out = change_and_lay_out
+            rank_part._lay_out = change_and_lay_out
         live = state_of(1)
         try:
             checkpointer.save(1, live)
             checkpointer.wait()
         finally:
-            rank_step._lay_out = lay_out
+            rank_part._lay_out = lay_out
         return is_state(live, 1), told(lambda: checkpointer.verify(1)), told(lambda: checkpointer.restore(1))
 
 

@@ -56,9 +56,14 @@ def find_shared(base: Manifest, storages: Sequence[Storage], unchanged: Collecti
     kept = sum(base.files[number].nbytes for number in numbers)
     total = sum(sizes.values())
     shared = sum(sizes[name] for name in locations)
-    if not shared or shared < _LEAST_SHARED * total or kept > _MOST_KEPT * total or len(numbers) > _MOST_FILES:
+    if not is_worthwhile(shared, kept, total, len(numbers)):
         return NONE
     return SharedFiles(numbers, locations)
+
+
+def is_worthwhile(shared: int, kept: int, total: int, count: int) -> bool:
+    """Return whether a step of ``total`` bytes links to ``count`` files of ``kept`` bytes, of which it shares some."""
+    return 0 < shared >= _LEAST_SHARED * total and kept <= _MOST_KEPT * total and count <= _MOST_FILES
 
 
 def link_files(

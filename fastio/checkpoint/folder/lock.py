@@ -68,7 +68,7 @@ class FolderLock:
         while not _locked(fd, path):
             holder = os.pread(fd, _LONGEST, 0)
             writer = _writer_of_ended(holder)
-            if writer is not None and _is_running(writer):
+            if writer is not None and is_running(writer):
                 end = time.monotonic() + _ENDING_SECONDS
                 if time.monotonic() > telling:
                     telling = math.inf
@@ -139,12 +139,13 @@ def _locked(fd: int, path: str) -> bool:
 def _writer_of_ended(holder: bytes) -> int | None:
     """Return the writer process of the process that the lock's file names, if that was one of this host and ended."""
     named = _HOLDER.fullmatch(holder)
-    if named is None or named[3] is None or named[2] != socket.gethostname().encode() or _is_running(int(named[1])):
+    if named is None or named[3] is None or named[2] != socket.gethostname().encode() or is_running(int(named[1])):
         return None
     return int(named[3])
 
 
-def _is_running(process: int) -> bool:
+def is_running(process: int) -> bool:
+    """Return whether a process of this host runs; True if the system cannot tell."""
     try:
         os.kill(process, 0)
         with open(f"/proc/{process}/stat", "rb") as file:

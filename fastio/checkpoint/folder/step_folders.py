@@ -283,7 +283,7 @@ def remove_own(path: str) -> None:
     marks = {name for name in own if _MARK.fullmatch(name)}
     remove_all(path, own - marks)
     if set(_names(path)) <= marks and _STEP.fullmatch(os.path.basename(path)):
-        os.rename(path, path := _temporary_name(path))
+        os.rename(path, path := temporary_name(path))
     remove_all(path, marks)
     try:
         os.rmdir(path)
@@ -316,7 +316,7 @@ def make_temporary(path: str) -> str:
 
     CheckpointError if something else is in its place.
     """
-    new = _temporary_name(path)
+    new = temporary_name(path)
     try:
         os.mkdir(new)
     except FileExistsError:
@@ -325,7 +325,7 @@ def make_temporary(path: str) -> str:
     return new
 
 
-def _temporary_name(path: str) -> str:
+def temporary_name(path: str) -> str:
     """Return the temporary name of a step's folder, for when it holds no files of the step."""
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name}.fastio-new")

@@ -16,10 +16,16 @@ from fastio.checkpoint.folder.step_folders import (
     obstructed,
     remove_own,
     remove_unpublished,
+    temporary_name,
 )
 from fastio.errors import TransferError
 from fastio.files.atomic_file import sync_folder
 from fastio.files.folder_exchange import exchanged
+
+
+def unpublished_path(steps: StepFolder, step: int) -> str:
+    """Return the path of the folder in which ranks write a step."""
+    return temporary_name(steps.path_of(step))
 
 
 class UnpublishedStep:
@@ -30,10 +36,11 @@ class UnpublishedStep:
         self._target = steps.path_of(step)
         if not has_kind(self._target, stat.S_ISDIR) and os.path.lexists(self._target):
             raise obstructed(self._target, "a folder")
+        self.path = unpublished_path(steps, step)
         try:
-            self.path = make_temporary(self._target)
+            make_temporary(self._target)
             remove_unpublished(self.path)
-            self.path = make_temporary(self._target)
+            make_temporary(self._target)
             open(os.path.join(self.path, FIRST_MARK), "xb").close()
         except OSError as error:
             raise TransferError(error.errno or 0, "making the folder of a step", self._target) from error

@@ -66,6 +66,11 @@ class Gloo:
             pause = min(2 * pause, _LONGEST_PAUSE)
             here = self._store.add(_HERE, 0)
 
+    @property
+    def seconds(self) -> float:
+        """How long a silent rank is waited for."""
+        return float(self._timeout.total_seconds())
+
     def exchange(self, message: bytes) -> list[bytes]:
         """Return the messages of all ranks."""
         short = self._all_gathered(_packed(message, _SHORT))

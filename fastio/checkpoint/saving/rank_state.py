@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -38,6 +39,11 @@ class LocalTensor(NamedTuple):
         """Return it over a storage, its own one or a copy."""
         tensor = torch.empty(0, dtype=self.dtype, device=storage.device)
         return tensor.set_(storage, self.offset, self.shape, self.stride)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def is_whole(self, nbytes: int) -> bool:
         """Whether it has the bytes of a storage of so many, in their order."""

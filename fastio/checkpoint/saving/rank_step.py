@@ -8,20 +8,20 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from torch.distributed.checkpoint.planner import WriteItem
-from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.checkpoint.metadata import Metadata
 
 from fastio._native import crc32
 from fastio.checkpoint.folder import manifest
 from fastio.checkpoint.folder.manifest import File, Manifest
+from fastio.checkpoint.folder.step_folders import FIRST_MARK, leftovers, remove_all
 from fastio.checkpoint.folder.unpublished_step import UnpublishedStep
 from fastio.checkpoint.ranks.gloo import Gloo
 from fastio.checkpoint.ranks.messages import Messages, tried
 from fastio.checkpoint.ranks.shared_folder import comes_true
-from fastio.checkpoint.saving.file_checksum import of_file
+from fastio.checkpoint.saving.rank_part import PartWriter, Report
 from fastio.checkpoint.saving.rank_plans import (
     GlobalPlan,
     GlobalPlanner,
@@ -32,17 +32,11 @@ from fastio.checkpoint.saving.rank_plans import (
 )
 from fastio.checkpoint.saving.rank_state import RankState
 from fastio.checkpoint.saving.step_kinds import RankTask
-from fastio.checkpoint.saving.writing import WrittenStep, check_file
+from fastio.checkpoint.saving.writing import WrittenStep
 from fastio.distributed import metadata as metadata_file
-from fastio.distributed.data_file import DataFile
-from fastio.distributed.item_checksums import hashing_blocks, results_of
-from fastio.distributed.items import Image, ImageBuilder
-from fastio.distributed.stored_items import FORMAT
-from fastio.engine.save import write_layout
 from fastio.errors import CheckpointError, RankError
 from fastio.files.atomic_file import AtomicFile
 from fastio.files.checkpoint_folders import DCP_METADATA
-from fastio.files.open_file import opened
 from fastio.results import SaveResult
 from fastio.runtime.gc_pause import gc_paused
 
@@ -57,14 +51,6 @@ class _Order(NamedTuple):
     kept: list[int]
 
 
-class _Report(NamedTuple):
-    """What a rank has written, durably."""
-
-    file: File
-    results: list[WriteResult]
-    seconds: float
-
-
 class RankStepWriter:
     """Writes steps together with the other ranks, one after the other.
 
@@ -74,6 +60,7 @@ class RankStepWriter:
     def __init__(self, connections: Gloo, next_order: Callable[[], int], hide: Callable[[], object]) -> None:
         self.connections, self.messages = connections, Messages(connections)
         self.next_order, self.hide = next_order, hide
+        self.part = PartWriter(connections.rank)
         self.local_planner, self.global_planner = LocalPlanner(connections.rank == 0), GlobalPlanner()
 
     def write(self, task: RankTask) -> WrittenStep:
@@ -91,24 +78,22 @@ class _RankStep:
         self._rank, self._world = writer.connections.rank, writer.connections.world
         self._new: UnpublishedStep | None = None
         self._plan: GlobalPlan | None = None
-        self._file: DataFile | None = None
 
     def write(self) -> WrittenStep:
         try:
             return self._write()
         except BaseException:
-            if self._file is not None:
-                self._file.discard()
+            self._writer.part.discard()
             if self._new is not None:
                 self._new.discard()
             raise
         finally:
             self._task.staged_is_free()
-            if self._file is not None:
-                self._file.close()
+            self._writer.part.close()
 
     def _write(self) -> WrittenStep:
         state: RankState = self._task.content
+        part = self._writer.part
         with gc_paused():
             planned, error = tried(lambda: self._writer.local_planner.plan(state))
         plan, sent = planned if planned is not None else (None, None)
@@ -116,14 +101,16 @@ class _RankStep:
         orders, error = tried(lambda: self._ordered(plans)) if plans is not None else (None, None)
         order: _Order = self._messages.scattered(orders, error)
         self._writer.local_planner.keep()
-        written, error = tried(lambda: self._write_own(state, plan, order))
+        written, error = tried(lambda: self._write_own(plan, order))
         self._task.staged_is_free()
         report, result = written if written is not None else (None, None)
         reports = self._messages.gathered(report, error)
         made, error = tried(lambda: self._published(reports)) if reports is not None else (None, None)
         made = self._messages.scattered(None if made is None else [made] * self._world, error)
+        assert report is not None
         assert result is not None
-        return WrittenStep(made, result)
+        part.note(made.order, state, report)
+        return WrittenStep(made, result, part.linked_bytes)
 
     def _ordered(self, plans: list[SentPlan] | RankError) -> list[_Order]:
         """Plan for all ranks, and make the folder of the step."""
@@ -135,51 +122,51 @@ class _RankStep:
         self._new = UnpublishedStep(self._task.folder, self._task.step)
         return [_Order(os.path.basename(self._new.path), kept) for kept in self._plan.kept]
 
-    def _write_own(self, state: RankState, plan: LocalPlan | None, order: _Order) -> tuple[_Report, SaveResult]:
-        """Write this rank's file, durably, and check what the disk has of it."""
+    def _write_own(self, plan: LocalPlan | None, order: _Order) -> tuple[Report, SaveResult]:
         assert plan is not None
         path = os.path.join(self._task.folder.path, order.name)
         _wait_for_folder(path)
-        with gc_paused():
-            image = _lay_out(state, [plan.plan.items[number] for number in order.kept])
-        self._file = file = DataFile(path, f"__{self._rank}_")
-        task = self._task
-        with hashing_blocks(image, state.by_tensor(task.block_crcs)) as block_crcs:
-            result, values = write_layout(
-                image.layout, file, FORMAT, task.policy, True, task.progress, task.is_snapshot,
-                state.by_tensor(task.crcs),
-            )  # fmt: skip
-        written = File(file.name, image.layout.size, of_file(image.layout, values))
-        with opened(file.path) as (fd, size):
-            check_file(file.path, fd, size, written, task.read_back)
-        if task.chunk_memory is not None:  # what was written is the live state
-            task.chunk_memory.pause.require()
-        return _Report(written, results_of(image, file.name, values, block_crcs), result.seconds), result
+        return self._writer.part.write(self._task, [plan.plan.items[number].index for number in order.kept], path)
 
-    def _published(self, reports: list[_Report] | RankError) -> Manifest:
+    def _published(self, reports: list[Report] | RankError) -> Manifest:
         """Write DCP's metadata and the manifest, and publish the step."""
         if isinstance(reports, RankError):
             raise reports
         assert self._plan is not None
         assert self._new is not None
-        task, path, metadata = self._task, self._new.path, self._plan.metadata
-        metadata.storage_data = {one.index: one.storage_data for report in reports for one in report.results}
-        data = metadata_file.pickled(metadata)
-        with AtomicFile(os.path.join(path, DCP_METADATA)) as new:
-            new.fill(data)
-            new.commit(durable=True)
-        files = (File(DCP_METADATA, len(data), crc32(data)), *(report.file for report in reports))
-        saved = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        nbytes, ranks = tensor_bytes(metadata), self._world
-        made = Manifest(task.step, self._order, saved, nbytes, files, {}, task.metadata, manifest.DCP, ranks)
-        with AtomicFile(os.path.join(path, manifest.NAME)) as new:
-            manifest.write(new, made)
-        self._new.publish()
-        slowest = max(range(ranks), key=lambda rank: reports[rank].seconds)
-        _log.info("step %d: rank %d wrote for the longest time, %.2f s", task.step, slowest, reports[slowest].seconds)
+        task = self._task
+        made = publish(self._new, task.step, self._order, task.metadata, self._plan.metadata, reports)
         self._new = None
         self._writer.hide()
         return made
+
+
+def publish(
+    new: UnpublishedStep,
+    step: int,
+    order: int,
+    user_metadata: dict[str, Any],
+    metadata: Metadata,
+    reports: Sequence[Report],
+) -> Manifest:
+    """Publish a step, whose parts are durable, with DCP's metadata and the manifest; return that."""
+    metadata.storage_data = {one.index: one.storage_data for report in reports for one in report.results}
+    data = metadata_file.pickled(metadata)
+    with AtomicFile(os.path.join(new.path, DCP_METADATA)) as file:
+        file.fill(data)
+        file.commit(durable=True)
+    files = (File(DCP_METADATA, len(data), crc32(data)), *(file for report in reports for file in report.files))
+    saved = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    ranks = len(reports)
+    made = Manifest(step, order, saved, tensor_bytes(metadata), files, {}, user_metadata, manifest.DCP, ranks)
+    with AtomicFile(os.path.join(new.path, manifest.NAME)) as file:
+        manifest.write(file, made)
+    names = {file.name for file in files}
+    remove_all(new.path, leftovers(new.path, names) - {FIRST_MARK})
+    new.publish()
+    slowest = max(range(ranks), key=lambda rank: reports[rank].seconds)
+    _log.info("step %d: rank %d wrote for the longest time, %.2f s", step, slowest, reports[slowest].seconds)
+    return made
 
 
 def _wait_for_folder(path: str) -> None:
@@ -189,14 +176,3 @@ def _wait_for_folder(path: str) -> None:
             f"{path}: this rank does not see the folder that rank 0 made: all ranks must write to one file system, "
             "as a network file system under the same path"
         )
-
-
-def _lay_out(state: RankState, items: list[WriteItem]) -> Image:
-    builder = ImageBuilder()
-    for item in items:
-        name = item.index.fqn
-        if name in state.objects:
-            builder.add_bytes(item.index, memoryview(state.objects[name]))
-        else:
-            builder.add(item.index, state.tensor(name))
-    return builder.build()

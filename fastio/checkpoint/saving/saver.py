@@ -45,7 +45,7 @@ class Saver:
     """Saves steps into a folder, one at a time. It holds the folder's lock until it is closed and all work is done."""
 
     def __init__(self, steps: StepFolder, settings: SaveSettings, members: Alone) -> None:
-        self._kind = kind_of_steps(steps, settings, members)
+        self._kind = kind_of_steps(steps, members)
         self._lock, self._members = self._kind.lock, members
         self._snapshots = SnapshotPool(settings.incremental, shared=settings.writer == "process")
         try:
@@ -88,8 +88,12 @@ class Saver:
 
     @property
     def _may_start_early(self) -> bool:
-        """Whether a step may be written before all of it is copied: its writer must live as long as this process."""
-        return self._settings.asynchronous and self._settings.writer == "thread"
+        """Whether a step may be written before all of it is copied: its writer must live as long as this process.
+
+        A rank has one file of its own in a step, which is written when it is known what changed.
+        """
+        settings = self._settings
+        return settings.asynchronous and settings.writer == "thread" and self._members.world == 1
 
     def require_no_callback(self) -> None:
         """Raise CheckpointError on a thread that writes, where a callback would wait for its own end."""

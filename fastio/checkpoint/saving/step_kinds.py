@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from fastio.checkpoint.folder.incremental_links import BaseStep
 from fastio.checkpoint.folder.lock import FolderLock
 from fastio.checkpoint.folder.step_folders import StepFolder
 from fastio.checkpoint.ranks.members import Alone, Ranks
@@ -18,9 +19,9 @@ from fastio.checkpoint.saving.save_settings import SaveSettings
 from fastio.checkpoint.saving.snapshot import Storage
 from fastio.checkpoint.saving.step_writer import StepWriter
 from fastio.checkpoint.saving.writing import Task, WrittenStep
+from fastio.checkpoint.writer_process.messages import WriterSettings
+from fastio.checkpoint.writer_process.process import WriterProcess
 from fastio.engine.background_job import Progress
-
-_WITHOUT_RANKS = "or save by one process with process_group=None"
 
 
 class StepKind(Protocol):
@@ -31,6 +32,9 @@ class StepKind(Protocol):
 
     def writer(self, settings: SaveSettings) -> StepWriter:
         """Return what writes steps one after the other."""
+
+    def process(self, settings: WriterSettings, inherited: Sequence[int]) -> WriterProcess:
+        """Start a process that writes steps; it inherits descriptors."""
 
     def task(self, step: int, state: Any, metadata: dict[str, Any], settings: SaveSettings) -> Any:
         """Capture a state, and return what to write: a :class:`Task`, or a :class:`RankTask`."""
@@ -47,6 +51,9 @@ class StepsOfOneProcess:
     def writer(self, settings: SaveSettings) -> StepWriter:
         return StepWriter(self._steps, settings.keep, settings.keep_every)
 
+    def process(self, settings: WriterSettings, inherited: Sequence[int]) -> WriterProcess:
+        return WriterProcess(self._steps, settings, inherited)
+
     def task(self, step: int, state: Any, metadata: dict[str, Any], settings: SaveSettings) -> Task:
         records, image = captured(state, f"{self._steps.path}: step {step}", self._refused_objects)
         return Task(
@@ -60,7 +67,7 @@ class StepsOfRanks:
 
     def __init__(self, steps: StepFolder, members: Ranks) -> None:
         self.members: Alone = members
-        self._connections = members.writes
+        self._ranks, self._connections = members, members.writes
         self._steps, self._refused_objects = steps, RefusedObjects()
         self.lock: FolderLock | None = None
         try:
@@ -73,7 +80,12 @@ class StepsOfRanks:
             raise
 
     def writer(self, settings: SaveSettings) -> StepWriter:
-        return _RankStepWriter(self._steps, settings.keep, settings.keep_every, self.members, self._connections)
+        return _RankStepWriter(self._steps, settings.keep, settings.keep_every, self._ranks, self._connections)
+
+    def process(self, settings: WriterSettings, inherited: Sequence[int]) -> WriterProcess:
+        from fastio.checkpoint.writer_process.rank_process import RankWriterProcess
+
+        return RankWriterProcess(self._steps, settings, inherited, self._connections)
 
     def task(self, step: int, state: Any, metadata: dict[str, Any], settings: SaveSettings) -> RankTask:
         from fastio.checkpoint.saving.rank_capture import rank_state
@@ -81,14 +93,16 @@ class StepsOfRanks:
         where = f"{self._steps.path}: step {step}"
         content = rank_state(state, where, self._refused_objects, self.members.rank)
         return RankTask(
-            self._steps, step, content, metadata, chunk_memory=None, is_snapshot=False, crcs={}, block_crcs={},
-            policy=settings.policy, read_back=settings.read_back, progress=None, staged_is_free=lambda: None,
+            self._steps, step, content, metadata, base=None, chunk_memory=None, is_snapshot=False,
+            crcs={}, block_crcs={}, policy=settings.policy, read_back=settings.read_back, progress=None,
+            staged_is_free=lambda: None,
         )  # fmt: skip
 
 
 class RankTask(NamedTuple):
     """What a rank writes, and where; ``staged_is_free`` is called when it does not need its ``content`` any more.
 
+    ``assignment`` says what a writer process does with it.
     ``block_crcs``: CRC-32s of the blocks of storages that were computed while they were copied, by name. The other
     fields are those of a :class:`Task`.
     """
@@ -97,6 +111,7 @@ class RankTask(NamedTuple):
     step: int
     content: Any
     metadata: dict[str, Any]
+    base: BaseStep | None
     chunk_memory: ChunkMemory | None
     is_snapshot: bool
     crcs: Mapping[str, int]
@@ -105,6 +120,7 @@ class RankTask(NamedTuple):
     read_back: bool
     progress: Progress | None
     staged_is_free: Callable[[], object]
+    assignment: Any = None
 
     @property
     def storages(self) -> Sequence[Storage]:
@@ -134,13 +150,20 @@ class _RankStepWriter(StepWriter):
     """Writes steps together with the other ranks."""
 
     def __init__(
-        self, steps: StepFolder, keep: int | None, keep_every: int | None, members: Alone, connections: Any
+        self, steps: StepFolder, keep: int | None, keep_every: int | None, members: Ranks, connections: Any
     ) -> None:
         super().__init__(steps, keep, keep_every)
+        from fastio.checkpoint.saving.rank_assignments import Assignments
         from fastio.checkpoint.saving.rank_step import RankStepWriter
 
         self._members = members
+        self._assignments = Assignments(members.calls, super().next_order)
         self._ranks = RankStepWriter(connections, super().next_order, super().hide)
+
+    def ordered(self, task: Any, pid: int) -> Any:
+        """Return a task with what the process writes of it; None if a thread does, which is so on all ranks then."""
+        assignment = self._assignments.assigned(task, pid)
+        return None if assignment is None else task._replace(assignment=assignment)
 
     def write(self, task: Any) -> WrittenStep:
         """Write a step; the first rank also makes those invisible that are not to be kept."""
@@ -161,20 +184,8 @@ class _RankStepWriter(StepWriter):
         return self._members.first(pruned, "prune()")
 
 
-def kind_of_steps(steps: StepFolder, settings: SaveSettings, members: Alone) -> StepKind:
-    """Return how the members save steps. ValueError for settings that they cannot have; raises as the lock does."""
+def kind_of_steps(steps: StepFolder, members: Alone) -> StepKind:
+    """Return how the members save steps; raises as the lock does."""
     if isinstance(members, Ranks):
-        _check(settings)
         return StepsOfRanks(steps, members)
     return StepsOfOneProcess(steps)
-
-
-def _check(settings: SaveSettings) -> None:
-    """Raise ValueError for a setting that steps by ranks do not have."""
-    refused: Mapping[str, tuple[bool, str]] = {
-        "incremental=True": (settings.incremental, "leave it out"),
-        "writer='process'": (settings.writer == "process", "use writer='thread'"),
-    }
-    for name, (is_set, cure) in refused.items():
-        if is_set:
-            raise ValueError(f"{name}: steps of several ranks do not have it yet; {cure}, {_WITHOUT_RANKS}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 from fastio.checkpoint.folder.step_folders import StepFolder
 from fastio.checkpoint.retention import kept
@@ -25,6 +26,10 @@ class StepWriter:
             self._order = max((manifest.order for manifest in self._steps.read_manifests()[0]), default=0)
         self._order += 1
         return self._order
+
+    def ordered(self, task: Any, pid: int) -> Any:
+        """Return a task as the writer process ``pid`` needs it; None if a thread writes it, from the live state."""
+        return task._replace(order=self.next_order()) if task.chunk_memory is None else None
 
     def write(self, task: Task) -> WrittenStep:
         """Write a step, as number ``task.order`` or, if that is 0, as the next one; raises as ``write_step`` does."""

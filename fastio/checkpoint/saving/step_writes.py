@@ -18,7 +18,6 @@ from fastio.checkpoint.saving.snapshot import Snapshot
 from fastio.checkpoint.saving.snapshot_pool import SnapshotPool
 from fastio.checkpoint.saving.step_kinds import StepKind
 from fastio.checkpoint.saving.step_writer import StepWriter
-from fastio.checkpoint.saving.writing import Task
 from fastio.checkpoint.stop_signals import StopSignals
 from fastio.checkpoint.training_pause import TrainingPause
 from fastio.checkpoint.write_queue import WriteQueue
@@ -53,11 +52,14 @@ class StepWrites:
 
     def __init__(self, steps: StepFolder, settings: SaveSettings, kind: StepKind, snapshots: SnapshotPool) -> None:
         self._steps, self._settings, self._lock, self._snapshots = steps, settings, kind.lock, snapshots
-        self._writer = kind.writer(settings)
+        self._kind, self._writer = kind, kind.writer(settings)
         self.queue = WriteQueue()
         self.stop = StopSignals()
         self.base: Manifest | None = None
-        self._process = self._started() if settings.writer == "process" else None
+        self._process: WriterProcess | None = None
+        if settings.writer == "process":
+            with kind.members.agreement("Checkpointer"):
+                self._process = self._started()
 
     def start(self, save: Save, snapshot: Snapshot, on_end: Callable[[BackgroundWrite], None]) -> BackgroundWrite:
         """Start to write a step in the background, after the write before removed the steps that it replaced.
@@ -66,9 +68,10 @@ class StepWrites:
         """
         save.agreement.reach()
         before = self.queue.last
-        by_process = self._process is not None and save.task.chunk_memory is None
+        ordered = self._ordered(save.task, before)
+        by_process = ordered is not None
         if by_process:
-            save = save._replace(task=save.task._replace(order=self._writer.next_order()))
+            save = save._replace(task=ordered)
         staging = Latch()
 
         def work() -> SaveResult | None:
@@ -151,20 +154,30 @@ class StepWrites:
         if by_process and self._process is not None:
             self._process.kill()
 
-    def _staged(self, task: Task, snapshot: Snapshot, before: BackgroundWrite | None) -> WriterProcess:
+    def _ordered(self, task: Any, before: BackgroundWrite | None) -> Any:
+        """Return a task for the writer process; None if there is none, or this step is written by a thread."""
+        if self._process is None:
+            return None
+        process = self._restarted(before) if self._process.is_lost else self._process
+        return self._writer.ordered(task, process.pid)
+
+    def _staged(self, task: Any, snapshot: Snapshot, before: BackgroundWrite | None) -> WriterProcess:
         """Send a copied step to the writer process, or to another one if that is lost; return it."""
         process = self._process
-        if process is not None and not process.is_lost:
-            try:
-                process.stage(task, snapshot.shared_memory)
-                return process
-            except ConnectionError:
-                pass  # it ended just now
+        assert process is not None
+        try:
+            process.stage(task, snapshot.shared_memory)
+        except ConnectionError:  # it ended just now
+            process = self._restarted(before)
+            process.stage(task, snapshot.shared_memory)
+        return process
+
+    def _restarted(self, before: BackgroundWrite | None) -> WriterProcess:
+        """Start another process in the place of one that ended."""
         _log.warning("%s: the writer process has ended; another one is started", self._steps.path)
         if before is not None:
             before.join()  # it removes what the process left
         self._process = process = self._started()
-        process.stage(task, snapshot.shared_memory)
         return process
 
     def _started(self) -> WriterProcess:
@@ -172,7 +185,7 @@ class StepWrites:
         settings = WriterSettings(path, own.keep, own.keep_every, own.policy, own.read_back)
         lock = self._lock
         inherited = [] if lock is None else [lock.fileno()]
-        process = WriterProcess(self._steps, settings, [*inherited, *descriptors_of(path)])
+        process = self._kind.process(settings, [*inherited, *descriptors_of(path)])
         if lock is not None:
             lock.name_writer(process.pid)
         return process
@@ -192,7 +205,7 @@ class StepWrites:
         pause.open()
         if self._settings.incremental and task.chunk_memory is None:
             self.base = written.manifest
-        result, nbytes = written.result, written.manifest.nbytes
+        result = written.result
         publish(result)
         _log.info(
             "step %d saved: %s in %.2f s, %.0f MB/s by %s (%s), training paused for %.3f s%s",
@@ -203,7 +216,7 @@ class StepWrites:
             result.tool,
             result.route,
             pause.seconds,
-            "" if result.nbytes == nbytes else f", {format_size(nbytes - result.nbytes)} are linked to the step before",
+            f", {format_size(written.linked)} are linked to the step before" if written.linked else "",
         )
         writer.hide()
         return result

@@ -35,10 +35,11 @@ _FULL, _CHANGES = "state", "changes"
 
 
 class WrittenStep(NamedTuple):
-    """The manifest of a written step, and how its own files were written."""
+    """The manifest of a written step, how its own files were written, and the bytes that it shares with another."""
 
     manifest: Manifest
     result: SaveResult
+    linked: int
 
 
 class _OwnFile(NamedTuple):
@@ -154,7 +155,8 @@ def _write(task: Task, path: str, before: set[str], new: AtomicFile) -> WrittenS
     except OSError as error:
         raise TransferError(error.errno or 0, "fsync of the folder", task.folder.path) from error
     manifest.write(new, made)
-    return WrittenStep(made, _sum([written.result for written in own]))
+    result = _sum([written.result for written in own])
+    return WrittenStep(made, result, nbytes - result.nbytes)
 
 
 def _sum(results: Sequence[SaveResult]) -> SaveResult:

@@ -12,7 +12,7 @@ import pickle
 import sys
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastio.checkpoint.folder.incremental_links import BaseStep
 from fastio.checkpoint.folder.step_folders import StepFolder
@@ -20,9 +20,21 @@ from fastio.checkpoint.saving.shared_staging import SharedMappings
 from fastio.checkpoint.saving.snapshot import storage_at
 from fastio.checkpoint.saving.step_writer import StepWriter
 from fastio.checkpoint.saving.writing import Task
-from fastio.checkpoint.writer_process.messages import FAILED, PROGRESS, REMOVED, WRITTEN, WriterSettings, read_step
+from fastio.checkpoint.writer_process.messages import (
+    FAILED,
+    FREED,
+    PROGRESS,
+    REMOVED,
+    WRITTEN,
+    StagedPart,
+    WriterSettings,
+    read_step,
+)
 from fastio.errors import CheckpointError
 from fastio.formats.pt.records import Records
+
+if TYPE_CHECKING:
+    from fastio.checkpoint.writer_process.rank_steps import RankSteps
 
 _NICE = 10  # training goes first
 
@@ -44,6 +56,7 @@ class _Writer:
         self._steps = StepFolder(settings.folder)
         self._writer = StepWriter(self._steps, settings.keep, settings.keep_every)
         self._memory = SharedMappings()  # the steps' copies lie in the same memory
+        self._rank_steps: RankSteps | None = None
 
     def run(self) -> None:
         """Write what comes. EOFError at the end of the training process, when all is written."""
@@ -74,6 +87,8 @@ class _Writer:
             os.close(staged)
             os.close(copied)
         storages = [storage_at(base + start, name, size) for name, start, size in step.storages]
+        if isinstance(step, StagedPart):
+            return self._ranks(step.rank).write(step, storages, self._tell_progress, self._tell_freed)
         task = Task(
             self._steps,
             step.step,
@@ -87,11 +102,24 @@ class _Writer:
             crcs=step.crcs,
             policy=settings.policy,
             read_back=settings.read_back,
-            progress=lambda done, total: self._tell(PROGRESS, (done, total)),
+            progress=self._tell_progress,
         )
         written = self._writer.write(task)
         self._writer.hide()
         return written
+
+    def _ranks(self, rank: int) -> RankSteps:
+        if self._rank_steps is None:
+            from fastio.checkpoint.writer_process.rank_steps import RankSteps
+
+            self._rank_steps = RankSteps(self._steps, self._settings, self._writer.hide, rank)
+        return self._rank_steps
+
+    def _tell_progress(self, done: int, total: int) -> None:
+        self._tell(PROGRESS, (done, total))
+
+    def _tell_freed(self) -> None:
+        self._tell(FREED, None)
 
     def _tell(self, kind: str, value: Any) -> None:
         """Send a message. Nobody reads it if the training process is gone."""

@@ -17,14 +17,17 @@ from typing import Any, NoReturn
 
 from fastio.checkpoint.folder.step_folders import StepFolder
 from fastio.checkpoint.saving.shared_staging import SharedStaging
-from fastio.checkpoint.saving.writing import Task, WrittenStep
+from fastio.checkpoint.saving.writing import WrittenStep
 from fastio.checkpoint.writer_process.messages import (
+    FREED,
     PROGRESS,
     REMOVED,
     WRITTEN,
+    StagedPart,
     StagedStep,
     WriterSettings,
     memory_file_of,
+    places_in,
 )
 from fastio.errors import CheckpointError
 
@@ -77,21 +80,12 @@ class WriterProcess:
         """Whether the process has ended."""
         return not self._end.alive or self._process.poll() is not None
 
-    def stage(self, task: Task, memory: SharedStaging) -> None:
+    def stage(self, task: Any, memory: SharedStaging) -> None:
         """Send a step whose copy is in ``memory``: from now on it is written, even if this process dies.
 
         Returns before it is read. BrokenPipeError if the process is lost.
         """
-        storages = [
-            (name, storage.data_ptr() - memory.address if nbytes else 0, nbytes)
-            for name, storage, nbytes in task.records.storages
-        ]
-        base, unchanged = (None, set()) if task.base is None else (task.base.manifest, task.base.unchanged())
-        small = list(task.records.small)
-        staged = StagedStep(
-            task.step, task.order, small, storages, task.image, task.metadata, base, unchanged, dict(task.crcs)
-        )
-        fd = memory_file_of(staged)
+        fd = memory_file_of(self._message(task, memory))
         try:
             self._connection.send(memory.nbytes)
             send_handle(self._connection, memory.fd, self._process.pid)
@@ -99,21 +93,36 @@ class WriterProcess:
         finally:
             os.close(fd)
 
-    def write(self, task: Task) -> WrittenStep:
+    def write(self, task: Any) -> WrittenStep:
         """Wait until a staged step is written, report its progress, and raise its error.
 
         An error of the function that progress is reported to ends the process: nothing of the step is left.
         CheckpointError if the process is lost.
         """
-        at = (0, sum(nbytes for _, _, nbytes in task.records.storages))
-        self._report(task, at)
+        written: WrittenStep = self._outcome(task)
+        return written
+
+    def _message(self, task: Any, memory: SharedStaging) -> StagedStep | StagedPart:
+        """What is sent of a task."""
+        base, unchanged = (None, set()) if task.base is None else (task.base.manifest, task.base.unchanged())
+        small, storages = list(task.records.small), places_in(memory.address, task.records.storages)
+        return StagedStep(
+            task.step, task.order, small, storages, task.image, task.metadata, base, unchanged, dict(task.crcs)
+        )
+
+    def _outcome(self, task: Any) -> Any:
+        """What the process says that it has written; its error is raised."""
+        at = (0, sum(nbytes for _, _, nbytes in task.storages))
+        self._tell(task, at)
         while True:
             kind, value = self._next(task, at)
             if kind == WRITTEN:
-                written: WrittenStep = value
-                return written
+                return value
             if kind == REMOVED:
                 continue  # of the step before, which failed here after it was written
+            if kind == FREED:
+                task.staged_is_free()
+                continue
             if kind != PROGRESS:
                 raise value
             at = value
@@ -141,20 +150,20 @@ class WriterProcess:
         """End the process, which must have written all, and wait for it."""
         self._end()
 
-    def _next(self, task: Task, at: tuple[int, int]) -> tuple[str, Any]:
+    def _next(self, task: Any, at: tuple[int, int]) -> tuple[str, Any]:
         """Return the next message; report progress until it comes."""
         try:
             while not self._connection.poll(_TICK_SECONDS):
-                self._report(task, at)
+                self._tell(task, at)
             kind, value = self._connection.recv()
         except _ENDS_OF_A_PIPE:
-            self._report(task, at)  # raises if a later step's thread ended the process, its time being over
+            self._tell(task, at)  # raises if a later step's thread ended the process, its time being over
             self._raise_lost(task.step)
         if kind == PROGRESS:
-            self._report(task, value)
+            self._tell(task, value)
         return kind, value
 
-    def _report(self, task: Task, at: tuple[int, int]) -> None:
+    def _tell(self, task: Any, at: tuple[int, int]) -> None:
         try:
             if task.progress is not None:
                 task.progress(*at)

@@ -1,0 +1,99 @@
+"""In the writer process of a rank: writes its parts of steps; that of the first rank publishes the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from fastio.checkpoint.folder.incremental_links import BaseStep
+from fastio.checkpoint.folder.manifest import Manifest
+from fastio.checkpoint.folder.step_folders import StepFolder
+from fastio.checkpoint.folder.unpublished_step import UnpublishedStep, unpublished_path
+from fastio.checkpoint.ranks.step_reports import StepGoneError, StepReports
+from fastio.checkpoint.saving.rank_assignments import Assignment
+from fastio.checkpoint.saving.rank_part import PartWriter, Report
+from fastio.checkpoint.saving.rank_state import RankState
+from fastio.checkpoint.saving.rank_step import publish
+from fastio.checkpoint.saving.snapshot import Storage
+from fastio.checkpoint.saving.step_kinds import RankTask
+from fastio.checkpoint.writer_process.messages import StagedPart, WriterSettings
+from fastio.engine.background_job import Progress
+from fastio.results import SaveResult
+
+
+class PartOfStep(NamedTuple):
+    """A part that was written: by the first rank's process once the step is published, with its manifest."""
+
+    manifest: Manifest | None
+    result: SaveResult
+    linked: int
+
+
+class RankSteps:
+    """Writes the parts of one rank, one after the other. ``hide`` is called when the first rank published a step."""
+
+    def __init__(self, steps: StepFolder, settings: WriterSettings, hide: Callable[[], object], rank: int) -> None:
+        self._steps, self._settings, self._hide, self._rank = steps, settings, hide, rank
+        self._part = PartWriter(rank)
+
+    def write(
+        self, staged: StagedPart, storages: Sequence[Storage], progress: Progress, free: Callable[[], object]
+    ) -> PartOfStep:
+        """Write a part; ``free`` is called when its copy is needed no more.
+
+        RankError if other ranks failed; StepGoneError if the first one did: nothing of the step is left.
+        """
+        settings = self._settings
+        base = None if staged.base is None else BaseStep(staged.base, lambda: staged.unchanged)
+        task = RankTask(
+            self._steps, staged.step, RankState(staged.views, storages, staged.objects, {}, b""), staged.metadata, base,
+            chunk_memory=None, is_snapshot=True, crcs=staged.crcs, block_crcs=staged.block_crcs, policy=settings.policy,
+            read_back=settings.read_back, progress=progress, staged_is_free=free,
+        )  # fmt: skip
+        try:
+            return (self._write_first if self._rank == 0 else self._write_other)(task, staged.assignment)
+        finally:
+            self._part.close()
+
+    def _write_first(self, task: RankTask, assignment: Assignment) -> PartOfStep:
+        new = UnpublishedStep(self._steps, task.step)
+        try:
+            reports = _reports(new.path, assignment)
+            reports.begin()
+            report, result = self._part.write(task, assignment.indices, new.path)
+            task.staged_is_free()
+            assert assignment.checkpoint is not None
+            made = publish(
+                new, task.step, assignment.order, task.metadata, assignment.checkpoint, [report, *reports.collected()]
+            )
+        except BaseException:
+            self._part.discard()
+            new.discard()
+            raise
+        self._note(task, assignment, report)
+        self._hide()
+        return PartOfStep(made, result, self._part.linked_bytes)
+
+    def _write_other(self, task: RankTask, assignment: Assignment) -> PartOfStep:
+        path = unpublished_path(self._steps, task.step)
+        reports = _reports(path, assignment)
+        reports.wait_until_begun()
+        try:
+            report, result = self._part.write(task, assignment.indices, path)
+            reports.leave(self._rank, report)
+        except Exception as error:
+            self._part.discard()
+            if not reports.is_begun:
+                raise StepGoneError(f"{path}: it was removed, because another rank failed") from error
+            reports.leave_failure(self._rank, error)
+            raise
+        self._note(task, assignment, report)
+        return PartOfStep(None, result, self._part.linked_bytes)
+
+    def _note(self, task: RankTask, assignment: Assignment, report: Report) -> None:
+        """Note what this rank has in the step: only a later step that is told so by the training links to it."""
+        self._part.note(assignment.order, task.content, report)
+
+
+def _reports(path: str, assignment: Assignment) -> StepReports:
+    return StepReports(path, assignment.token, assignment.writers, assignment.seconds)
