@@ -38,7 +38,8 @@ class KnownTensor:
 
     def require(self, tensor: Any, storages: RankStorages) -> None:
         """Add the storage of a tensor that is the same. Differs if it is another one."""
-        if type(tensor) is not self._kind:
+        kind: type = type(tensor)  # else mypy takes it for a plain tensor
+        if kind is not self._kind:
             raise Differs
         local = tensor if self._is_whole else tensor.to_local()
         if traits_of(tensor, local) != self._traits:
