@@ -150,14 +150,14 @@ class _Holder:
                 self._put(key, entry)
         attributes = attributes_of(value) if self._kind is OrderedDict else {}
         if attributes or self._has_attributes:  # as of a module's state_dict: they may have changed inside
-            attributes_of(self._made).update(attributes)
+            vars(self._made).update(attributes)
             self._has_attributes, update.is_changed = bool(attributes), True
         return False
 
     def forget_values(self) -> None:
         """Remove all from the tree that may hold much: it is put there again."""
         if self._has_attributes:
-            attributes_of(self._made).clear()
+            vars(self._made).clear()
         for key, part in zip(self._keys, self.parts, strict=True):
             if isinstance(part, _Holder):
                 part.forget_values()
