@@ -215,12 +215,18 @@ class ZipBuilder:
     def patches(self) -> list[tuple[int, int]]: ...
 
 def unpickle(
-    data: bytes, names: dict[bytes, Any], calls: dict[Any, Callable[..., Any]], load: Callable[[Any], Any]
-) -> tuple[Any] | None:
-    """Return the object that a pickle holds, if it is a plain state dict; else None.
+    data: bytes,
+    names: dict[bytes, Any],
+    calls: dict[Any, Callable[..., Any]],
+    load: Callable[[Any], Any],
+    classes: frozenset[type] = ...,
+) -> tuple[Any, int] | None:
+    """Return the object that a pickle holds, if it is a plain state dict, and the bytes behind the pickle; else None.
 
     ``names``: the object for each global (``b"module\nname"``). ``calls``: each function that may be called, and what
-    is called in its place. ``load`` returns the storage for a persistent id. Their exceptions are raised.
+    is called in its place. ``load`` returns the storage for a persistent id. Their exceptions are raised. ``classes``:
+    those of which the pickle may make instances, without calling ``__init__``, and give these a state; if there are
+    any, the pickle may have the protocols 2 to 5, else 2.
     """
 
 def pickle(

@@ -6,7 +6,6 @@ It is DCP's own pickle, followed by a line that DCP's reader ignores. Reading it
 from __future__ import annotations
 
 import functools
-import io
 import logging
 import os
 import pickle
@@ -105,18 +104,17 @@ def read_file(path: str) -> Metadata:
             path, None, f"its {exact_size(body)} do not match their CRC-32: it was damaged after it was written; "
             "restore it from a copy, or load another checkpoint",
         )  # fmt: skip
-    stream = io.BytesIO(data)
     try:
         with gc_paused():
-            metadata = unpickle(stream)
+            metadata, left = unpickle(data[:body] if checked else data)
     except Exception as error:  # unpickling damaged bytes may raise anything
         raise CorruptFileError(
             path, None, f"it cannot be unpickled: {type(error).__name__}: {shortened(error)}"
         ) from error
     if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
         raise CorruptFileError(path, None, f"it holds {kind_of(metadata)}, not what DCP writes")
-    if stream.tell() != (body if checked else len(data)):
-        raise CorruptFileError(path, None, f"{len(data) - stream.tell()} bytes after its end are not what was written")
+    if left:
+        raise CorruptFileError(path, None, f"{left} bytes after its end are not what was written")
     return metadata
 
 

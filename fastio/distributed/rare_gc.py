@@ -1,4 +1,4 @@
-"""Makes passes of Python's garbage collector rare while DCP plans a save and each rank writes.
+"""Makes passes of Python's garbage collector rare while DCP plans a save or a load, and each rank writes or reads.
 
 The plans of some thousand tensors are so many objects that, in the middle of a save, the collector of each rank
 traverses everything in the process, torch's modules included. That takes a third of a second and frees nothing: the

@@ -17,6 +17,7 @@ from fastio.arguments import Path, Policy, Progress
 from fastio.distributed import metadata as metadata_file
 from fastio.distributed.items_by_file import items_by_file
 from fastio.distributed.load_file import FileLoad
+from fastio.distributed.rare_gc import RareGC
 from fastio.distributed.stored_items import FORMAT
 from fastio.engine.call_checks import check_flag
 from fastio.engine.tool_selection import check
@@ -69,6 +70,7 @@ class Reader(StorageReader):
         self.load_id = str(uuid.uuid4())
         self._infos: dict[Any, Any] = {}
         self._metadata_error: FastIOError | None = None
+        self._rare_gc = RareGC()
 
     def __repr__(self) -> str:
         verifies = "verifies" if self.verify else "does not verify"
@@ -106,6 +108,7 @@ class Reader(StorageReader):
         if self._metadata_error is not None:
             raise self._metadata_error
         self._infos = metadata.storage_data
+        self._rare_gc.begin()
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         return plan
@@ -114,13 +117,16 @@ class Reader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        for name, items in items_by_file(self.path, plan.items, self._infos).items():
-            with contextlib.ExitStack() as stack:
-                path, fd, size = open_data_file(self.path, name, items, stack)
-                load = FileLoad(path, fd, size, self.policy, self.verify, self.progress, self._format)
-                for item in items:
-                    load.add(item, self._infos[item.storage_index])
-                load.run(planner)
+        try:
+            for name, items in items_by_file(self.path, plan.items, self._infos).items():
+                with contextlib.ExitStack() as stack:
+                    path, fd, size = open_data_file(self.path, name, items, stack)
+                    load = FileLoad(path, fd, size, self.policy, self.verify, self.progress, self._format)
+                    for item in items:
+                        load.add(item, self._infos[item.storage_index])
+                    load.run(planner)
+        finally:
+            self._rare_gc.end()
         done: Future[None] = Future()
         done.set_result(None)
         return done

@@ -41,7 +41,7 @@ SAVES = 2  # saves of one process, after a first one that does not count
 MEMORY, DISK = 4, 4  # the most memory of all processes and the most disk of all files, in sizes of the state
 _KEPT = "of-"  # the prefix of files that other processes will read
 _LIMITED = (
-    *((DURABLE, TORCH), (RANKS_SAVE, DCP), (RESTORE, TORCH), (RESHARD, FASTIO)),
+    *((DURABLE, TORCH), (RANKS_SAVE, DCP), (RESTORE, TORCH)),
     *((work, FASTIO) for work in STEP_OF.values()),
 )  # the disk's limit is measured after each of these
 _START = 4.0  # seconds until a fresh process has imported everything
@@ -103,7 +103,7 @@ class Runs:
     def _limit(self, sample: Sample) -> Sample | Failure:
         """The disk's limit for as many bytes. It runs in this process: fio would outlive a killed child."""
         try:
-            if sample.work in (RESTORE, RESHARD):
+            if sample.work == RESTORE:
                 took = disk_limit.find().read(self.folder / OF_TORCH, sample.nbytes)
             else:
                 took = disk_limit.fresh_file(self.folder, sample.nbytes)
@@ -156,7 +156,7 @@ class Runs:
                 _START + 16 * (self.rounds + 1) * saved / 3,
             ),
             Step("writing", TORCH, (RESTORE,), (self._job("restoring.prepare", TORCH),), made + 3 * saved),
-            self._by_ranks("rank_steps.restore", WORLD, self.rounds, (RESHARD,), 2 * self.rounds * saved),
+            self._by_ranks("rank_steps.restore", WORLD, self.rounds, (RESHARD,), (3 * self.rounds + 6) * saved),
             *(
                 Step(f"{tool}: restores", tool, (RESTORE,), (self._job("restoring.restore", tool),), made + 1.5 * saved)
                 for _ in range(self.rounds)

@@ -64,7 +64,8 @@ _NOTES = {
         "Until the files of all ranks would survive a power cut. The disk's limit: one writer of all.",
     ),
     RESHARD: "Into tensors that are there, the files not in the page cache; both read the step of a Checkpointer. The "
-    "disk's limit: one reader of as many bytes.",
+    "disk's limit: the same ranks read the files with their parts at once, past the page cache, into one piece of "
+    "resident memory, and check nothing.",
     RANKS_SAVE: "Until all ranks have saved; tensors are sharded over both, as FSDP2 does it. dcp.save with the "
     "storage of either: FileSystemWriter, the processors shared out as its threads, which syncs its files, or fastio's "
     "Writer. The disk's limit: one writer of all.",

@@ -26,11 +26,12 @@ nb::object unless_of(nb::tuple types, nb::object function) {
     return nb::cpp_function(filtered, nb::arg("value").none());
 }
 
-// Returns a tuple of the object that the pickle holds; None if the pickle is unsupported.
-nb::object unpickle(nb::bytes data, nb::dict names, nb::dict calls, nb::object load) {
+// Returns the object that the pickle holds and the bytes behind it; None if the pickle is unsupported.
+nb::object unpickle(nb::bytes data, nb::dict names, nb::dict calls, nb::object load, nb::frozenset classes) {
     nb::object result;
-    if (!Unpickler(names, calls, load).run({data.c_str(), data.size()}, result)) return nb::none();
-    return nb::make_tuple(result);
+    Unpickler unpickler(names, calls, load, classes);
+    if (!unpickler.run({data.c_str(), data.size()}, result)) return nb::none();
+    return nb::make_tuple(result, unpickler.left());
 }
 
 // Returns the pickle and its storages; None if the object holds an unsupported type.
@@ -45,7 +46,8 @@ nb::object pickle(nb::handle object, nb::dict names, nb::dict storages, nb::tupl
 }  // namespace
 
 void bind_pickle(nb::module_& module) {
-    module.def("unpickle", &unpickle, "data"_a, "names"_a, "calls"_a, "load"_a);
+    module.def("unpickle", &unpickle, "data"_a, "names"_a, "calls"_a, "load"_a,
+               "classes"_a = nb::frozenset());
     module.def("pickle", &pickle, "object"_a.none(), "names"_a, "storages"_a, "rebuild"_a, "locate"_a, "cpu"_a.none(),
                "devices"_a);
     module.def("unless_of", &unless_of, "types"_a, "function"_a);

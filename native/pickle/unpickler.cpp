@@ -17,7 +17,8 @@ void check(int result) {
 
 }  // namespace
 
-Unpickler::Unpickler(nb::dict names, nb::dict calls, nb::object load) : names_(names), load_(std::move(load)) {
+Unpickler::Unpickler(nb::dict names, nb::dict calls, nb::object load, nb::frozenset classes)
+    : names_(names), load_(std::move(load)), classes_(classes) {
     for (auto [function, called] : calls) calls_.emplace_back(nb::borrow(function), nb::borrow(called));
     ordered_dict_ = nb::module_::import_("collections").attr("OrderedDict");
 }
@@ -40,7 +41,8 @@ bool Unpickler::step(uint8_t opcode) {
     uint64_t value = 0;
     switch (opcode) {
         case 0x80:  // PROTO
-            return number(1, value) && value == 2;
+            if (!number(1, protocol_)) return false;
+            return protocol_ == 2 || (nb::len(classes_) > 0 && protocol_ > 2 && protocol_ <= 5);
         case '(':  // MARK
             marks_.push_back(stack_.size());
             return true;
@@ -67,7 +69,7 @@ bool Unpickler::step(uint8_t opcode) {
             return push_new(PyFloat_FromDouble(real));
         }
         case 'X':  // BINUNICODE
-            return text();
+            return text(4);
         case ')':  // EMPTY_TUPLE
             return push_new(PyTuple_New(0));
         case 0x85:  // TUPLE1
@@ -113,8 +115,30 @@ bool Unpickler::step(uint8_t opcode) {
         }
         case 'R':  // REDUCE
             return has(2) && reduce();
+        case 0x81:  // NEWOBJ
+            return has(2) && make();
         case 'b':  // BUILD
             return has(2) && build();
+        default:
+            return protocol_ > 2 && step_of_later_protocol(opcode);
+    }
+}
+
+bool Unpickler::step_of_later_protocol(uint8_t opcode) {
+    uint64_t value = 0;
+    switch (opcode) {
+        case 'C':  // SHORT_BINBYTES
+            return bytes(1);
+        case 'B':  // BINBYTES
+            return bytes(4);
+        case 0x8c:  // SHORT_BINUNICODE
+            return text(1);
+        case 0x93:  // STACK_GLOBAL
+            return has(2) && global_on_stack();
+        case 0x94:  // MEMOIZE
+            return put(memo_.size());
+        case 0x95:  // FRAME: its length helps to read a file, and tells one that was cut
+            return number(8, value) && value <= rest_.size();
         default:
             return false;
     }
@@ -168,17 +192,36 @@ bool Unpickler::global() {
     if (name == std::string_view::npos) return false;
     nb::bytes key(rest_.data(), name);
     rest_.remove_prefix(name + 1);
-    PyObject* found = PyDict_GetItemWithError(names_.ptr(), key.ptr());
+    return push_global(key);
+}
+
+bool Unpickler::global_on_stack() {
+    nb::object name = pop(), module = pop();
+    if (!PyUnicode_CheckExact(name.ptr()) || !PyUnicode_CheckExact(module.ptr())) return false;
+    nb::object joined = steal_or_throw(PyUnicode_FromFormat("%U\n%U", module.ptr(), name.ptr()));
+    nb::object key = steal_or_throw(PyUnicode_AsEncodedString(joined.ptr(), "utf-8", "surrogatepass"));
+    return push_global(nb::borrow<nb::bytes>(key));
+}
+
+bool Unpickler::push_global(nb::bytes name) {
+    PyObject* found = PyDict_GetItemWithError(names_.ptr(), name.ptr());
     if (found != nullptr) return push(nb::borrow(found));
     if (PyErr_Occurred()) raise();
     return false;
 }
 
-bool Unpickler::text() {
+bool Unpickler::text(size_t width) {
     uint64_t nbytes = 0;
     std::string_view data;
-    if (!number(4, nbytes) || !take(nbytes, data)) return false;
+    if (!number(width, nbytes) || !take(nbytes, data)) return false;
     return push_new(PyUnicode_DecodeUTF8(data.data(), static_cast<Py_ssize_t>(nbytes), "surrogatepass"));
+}
+
+bool Unpickler::bytes(size_t width) {
+    uint64_t nbytes = 0;
+    std::string_view data;
+    if (!number(width, nbytes) || !take(nbytes, data)) return false;
+    return push_new(PyBytes_FromStringAndSize(data.data(), static_cast<Py_ssize_t>(nbytes)));
 }
 
 bool Unpickler::long_number() {
@@ -202,10 +245,29 @@ bool Unpickler::reduce() {
     return false;
 }
 
+bool Unpickler::is_class(nb::handle found) const {
+    int is_one = PySet_Contains(classes_.ptr(), found.ptr());
+    check(is_one);
+    return is_one == 1;
+}
+
+bool Unpickler::make() {
+    nb::object arguments = pop(), type = pop();
+    if (!PyType_Check(type.ptr()) || !is_class(type)) return false;
+    if (!PyTuple_CheckExact(arguments.ptr()) || nb::len(arguments) > 0) return false;
+    auto* made = reinterpret_cast<PyTypeObject*>(type.ptr());
+    return push_new(made->tp_new(made, arguments.ptr(), nullptr));
+}
+
 bool Unpickler::build() {
     nb::object state = pop();
     nb::handle instance = stack_.back();
-    if (!instance.type().is(ordered_dict_) || !PyDict_CheckExact(state.ptr())) return false;
+    bool is_made = is_class(instance.type());
+    if (is_made && nb::hasattr(instance, "__setstate__")) {
+        instance.attr("__setstate__")(state);
+        return true;
+    }
+    if (!(is_made || instance.type().is(ordered_dict_)) || !PyDict_CheckExact(state.ptr())) return false;
     nb::object attributes = instance.attr("__dict__");
     check(PyDict_Update(attributes.ptr(), state.ptr()));
     return true;

@@ -38,7 +38,9 @@ from fastio.distributed.reader import Reader
 from fastio.engine.record_checksums import checksum
 from fastio.errors import CorruptFileError
 from fastio.files.checkpoint_folders import DCP_METADATA
+from fastio.formats.pt.plain_objects import unpickle_plain
 from fastio.results import record
+from fastio.runtime.gc_pause import gc_paused
 from fastio.runtime.handled_errors import HandledErrors
 
 
@@ -46,7 +48,7 @@ def read_rank_step(folder: str, manifest: Manifest, request: RestoreRequest, ran
     """Restore a step of ranks on one of ``world``. Raises as :func:`fastio.checkpoint.restoring.reading.read_step`."""
 
     def read(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any, ReadSummary]:
-        with HandledErrors(CorruptFileError, _leave_out_verify), torch.no_grad():
+        with HandledErrors(CorruptFileError, _leave_out_verify), torch.no_grad(), gc_paused():
             return _read(folder, manifest, request, rank, world)
 
     return restored_by(read, folder, manifest, request)
@@ -148,6 +150,9 @@ class _Load:
     def _unpickled(self, data: bytes) -> Any:
         request = self._request
         try:
+            found = unpickle_plain(data)
+            if found is not None:
+                return found[0]
             return torch.load(io.BytesIO(data), map_location=request.device, weights_only=request.weights_only)
         except pickle.UnpicklingError as error:
             if not request.weights_only:

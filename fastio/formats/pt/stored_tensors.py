@@ -18,12 +18,12 @@ from fastio.memory.load_buffers import Region
 _utils: Any = torch._utils
 
 
-def unpickle(data: bytes, record_of: Callable[[str], Region | None], checksummed: bool) -> tuple[Any] | None:
-    """Return the pickled object in a tuple, with an :class:`Entry` in the place of each tensor: no tensor is made.
+def unpickle(data: bytes, record_of: Callable[[str], Region | None], checksummed: bool) -> tuple[Any, int] | None:
+    """Return the pickled object with an :class:`Entry` in the place of each tensor, and the bytes behind the pickle.
 
-    None if the object has to be unpickled over memory, also to get the error of a tensor that does not fit its record.
-    ``record_of`` returns a record of the file by its name. With ``checksummed`` a tensor that is all of its record has
-    the record's CRC-32.
+    No tensor is made. None if the object has to be unpickled over memory, also to get the error of a tensor that does
+    not fit its record. ``record_of`` returns a record of the file by its name. With ``checksummed`` a tensor that is
+    all of its record has the record's CRC-32.
     """
     if foreign_packages():
         return None

@@ -27,8 +27,8 @@ class OtherPickleError(Exception):
 
 def unpickle(
     data: bytes, map_location: Any, storage_of: Callable[[str, int], torch.UntypedStorage]
-) -> tuple[Any] | None:
-    """Return the pickled object in a tuple; None if torch must unpickle it.
+) -> tuple[Any, int] | None:
+    """Return the pickled object, and the bytes behind the pickle; None if torch must unpickle it.
 
     ``storage_of`` returns the storage of a record (its name, the number of bytes it must have) on the CPU. The tensors
     of a damaged file raise the same errors as in torch.
