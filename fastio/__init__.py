@@ -89,12 +89,10 @@ if _typing.TYPE_CHECKING:
     from fastio.models.tensor_slice import TensorSlice
     from fastio.offload import ActivationLostError, InfeasibleBudget, Offload
     from fastio.offload.recompute.recipe import ChangedInputError
-    from fastio.offload.stores.arena import ArenaFullError
     from fastio.offload.stores.store_errors import StoreGoneError
 
 _LATER = {
     "ActivationLostError": "offload",
-    "ArenaFullError": "offload.stores.arena",
     "ArrayReader": "models.array_reader",
     "ArraySlice": "models.array_reader",
     "ChangedInputError": "offload.recompute.recipe",
@@ -155,7 +153,6 @@ with _held_back():
 
 __all__ = [
     "ActivationLostError",
-    "ArenaFullError",
     "ArrayReader",
     "ArraySlice",
     "ChangedInputError",

@@ -1,14 +1,13 @@
 """Activation offload: moves what backward needs to host memory or an SSD during forward, and back in time.
 
 The parts can be used alone: the planners (:func:`plan`), the codecs (:func:`encode`, :func:`decode`), the block store
-(:class:`BlockStore`), the store of files (:class:`ToolStore`) and the two-ended :class:`Arena`.
+(:class:`BlockStore`) and the store of files (:class:`ToolStore`).
 """
 
 from fastio.offload.codecs.encoding import Encoded, decode, encode, is_exact
 from fastio.offload.manager import Offload
 from fastio.offload.planning.schedule import ActivationProfile, InfeasibleBudget, Schedule, plan
 from fastio.offload.planning.timeline import Timeline
-from fastio.offload.stores.arena import Arena
 from fastio.offload.stores.block_store import BlockStore
 from fastio.offload.stores.tiers import ActivationLostError
 from fastio.offload.stores.tool_store import ToolStore
@@ -16,7 +15,6 @@ from fastio.offload.stores.tool_store import ToolStore
 __all__ = [
     "ActivationLostError",
     "ActivationProfile",
-    "Arena",
     "BlockStore",
     "Encoded",
     "InfeasibleBudget",

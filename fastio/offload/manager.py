@@ -65,7 +65,8 @@ class Offload(SavedTensors):
     refused device, ToolUnavailableError if the codec, or the tool that a store of files names, cannot take the tensors
     of a device (here if ``model`` is on it, else before the first of them moves), InfeasibleBudget on entering if the
     policy cannot keep the budget, and ActivationLostError in backward if a tensor cannot be read back. After that error
-    the Offload cannot be used.
+    the Offload cannot be used. That a packed tensor came back damaged, a GPU tells after its use, of which no thread
+    waits for the end: then a later call raises that error, at the latest ``check()``, which does wait, or ``close()``.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Offload(SavedTensors):
         )
 
     def __enter__(self) -> Offload:
-        self.check()
+        self._raise_failure()
         here = self._threads.here()
         if here is not None:
             if here.step is not None and not here.taken:
@@ -128,6 +129,8 @@ class Offload(SavedTensors):
         self._support.require_for(self._model)
         self._reap()
         with self._lock:  # other threads may release graphs, which changes the queue
+            self._verify()
+            self._raise_failure()
             self._planner.prepare()
             self._tiers.begin_pass(self._planner.window, self._planner.transit, not self._saved_tensors)
             self._ahead.begin_pass()
@@ -261,7 +264,8 @@ class Offload(SavedTensors):
         """Wait for pending transfers and close the store. Graphs that are still alive cannot run backward any more.
 
         Also ends a forward pass whose ``__exit__`` was interrupted before its first line, which Python code cannot
-        prevent. Does nothing in a forked process, where all of this is the parent's.
+        prevent. Does nothing in a forked process, where all of this is the parent's. Raises ActivationLostError, with
+        the store closed, if a GPU tells only now that a packed tensor had come back damaged.
         """
         if os.getpid() != self._process:
             return
@@ -272,3 +276,6 @@ class Offload(SavedTensors):
             if self._finalizer.alive:
                 self._tiers.close()  # after an interrupt, the next call does the rest
                 self._finalizer.detach()
+            if self.failure is None:
+                self._verify(wait=True)
+                self._raise_failure()

@@ -25,6 +25,7 @@ from fastio.offload.autograd.saved_tensor import SavedTensor, State
 from fastio.offload.autograd.thread_pass import PendingMove, ThreadPass
 from fastio.offload.autograd.trace import DISK
 from fastio.offload.autograd.views import view_of
+from fastio.offload.codecs.device_numbers import Number
 from fastio.offload.codecs.encoding import Codec, is_exact
 from fastio.offload.codecs.saved_tensor_encoding import Packing, unpack
 from fastio.offload.device_support import DeviceSupport
@@ -71,13 +72,23 @@ class SavedTensors:
         self._released: deque[SavedTensor] = deque()  # whose holds are gone
         self._releases = Releases(self._released.append, partial(_reap, weakref.ref(self), self._released))
         self._saved_tensors: dict[int, SavedTensor] = {}  # that graphs hold, by index
+        self._unverified: deque[tuple[Number, str]] = deque()  # whether payloads are damaged, and whose they were
         by_layer = planner.policy in BY_LAYER
         self._ahead = LayerPrefetch(planner, tiers) if by_layer else ReadAhead(planner, tiers)
         self._recomputation: Recomputation | None = None
         self._process = os.getpid()
 
     def check(self) -> None:
-        """Raise the error that left gradients incomplete, if any. Call it before ``optimizer.step``."""
+        """Raise the error that left gradients incomplete, if any. Call it before ``optimizer.step``.
+
+        Waits for what a GPU has to tell of the packed tensors that it has decoded.
+        """
+        if os.getpid() == self._process:
+            with self._lock:
+                self._verify(wait=True)
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
         if self.failure is not None:
             raise ActivationLostError(f"an earlier backward pass failed: {self.failure}") from self.failure
 
@@ -94,8 +105,10 @@ class SavedTensors:
         with self._lock:
             if self._released:
                 self._reap_locked()
+            if self._unverified:
+                self._verify()
             if self.failure is not None:
-                self.check()
+                self._raise_failure()
             if saved.recipe is not None:
                 step.record_sources(saved)
             expected = step.record_use(saved.ordinal)
@@ -272,15 +285,32 @@ class SavedTensors:
 
     def _materialize(self, saved: SavedTensor) -> tuple[torch.UntypedStorage, int]:
         """Return a storage with the bytes, and their shift in it. The lock is held."""
+        found = self._find(saved)
+        if saved.damaged is not None:
+            self._unverified.append((saved.damaged, _name(saved)))
+            saved.damaged = None
+        return found
+
+    def _verify(self, wait: bool = False) -> None:
+        """Take what devices have told of the payloads that they decoded; of all of them after a wait. Lock held."""
+        while self._unverified and (wait or self._unverified[0][0].is_there):
+            number, name = self._unverified[0]
+            if number.value() and self.failure is None:
+                self.failure = ActivationLostError(
+                    f"the codec's payload of {name} was damaged at the store, which a GPU tells after it has used "
+                    f"it: discard the gradients and the updates since that pass, repair the store, and make another "
+                    f"Offload"
+                )
+            self._unverified.popleft()
+
+    def _find(self, saved: SavedTensor) -> tuple[torch.UntypedStorage, int]:
         if saved.state is State.FAILED or self._tiers.is_closed:
             cause = (
                 "it could not be read back before; discard the gradients and make another Offload"
                 if saved.state is State.FAILED
                 else "this Offload was closed before backward; close it after the last backward"
             )
-            raise ActivationLostError(
-                f"saved tensor {saved.ordinal} of forward pass {saved.step.number} is gone: {cause}"
-            )
+            raise ActivationLostError(f"{_name(saved)} is gone: {cause}")
         if saved.state is not State.INFLIGHT:
             if saved.state is State.PENDING:
                 tier_of(saved).cancel(saved)
@@ -351,6 +381,10 @@ class SavedTensors:
         elif not self._tiers.is_closed:
             saved.tier.drop(saved)
         self._saved_tensors.pop(saved.index, None)
+
+
+def _name(saved: SavedTensor) -> str:
+    return f"saved tensor {saved.ordinal} of forward pass {saved.step.number}"
 
 
 def _reap(manager: weakref.ref[SavedTensors], released: deque[SavedTensor]) -> None:

@@ -5,7 +5,7 @@
 // number of non-zeros of each row; the inclusive sum `ends` gives the place of each row's values; csr_pack_* writes the
 // payload. It packs by the bits of the first kernel, so it writes in bounds even if the source has changed.
 // csr_unpack_* validates: if a row's pointer and popcount do not lead exactly to the next row's pointer (the first row
-// starts at 0, the last ends at the number of values), it skips the row and sets `damaged`.
+// starts at 0, the last ends at the number of values), it fills the row with ones (floats: NaN) and sets `damaged`.
 //
 // In each of four passes, the 32 lanes take 32 consecutive elements of the row. All accesses are contiguous, and all
 // but those to the values are aligned.
@@ -74,14 +74,13 @@ __device__ void unpack(const unsigned char* payload, u64 nonzeros, u64 elements,
     u64 first = pointers[row];
     const u64 next = row + 1 < rows ? pointers[row + 1] : nonzeros;
     if (first + count != next || next > nonzeros || (row == 0 && first != 0)) good = false;
-    if (!good) {
-        *damaged = 1;
-        return;
-    }
+    if (!good) *damaged = 1;
     for (u32 word = 0; word < 4; ++word) {
         const u64 i = row * 128 + word * 32 + lane;
         const bool kept = (masks[word] >> lane) & 1u;
-        if (i < elements)
+        if (i < elements && !good)
+            destination[i] = Element(~u64(0));
+        else if (i < elements)
             destination[i] = kept ? values[first + __popc(masks[word] & ((1u << lane) - 1u))] : Element(0);
         first += __popc(masks[word]);
     }

@@ -15,7 +15,7 @@ import fastio
 from fastio.checkpoint import RandomState
 from fastio.dicts import RDic, WDic, WRDic
 from fastio.distributed import Reader, Writer
-from fastio.offload import Arena, BlockStore, ToolStore, encode
+from fastio.offload import BlockStore, ToolStore, encode
 
 
 def said(thing: object, *expected: str) -> None:
@@ -72,9 +72,6 @@ def test_stores_tell_places_and_state(tmp_path: Path) -> None:
         said(store, type(store).__name__, str(tmp_path))
         store.close()
         said(store, "closed")
-    arena = Arena(8192)
-    arena.resident(1)
-    said(arena, "Arena of 8192 bytes: blocks: 1")
 
 
 @pytest.mark.parametrize("framework", ["pt", "np"])

@@ -160,7 +160,7 @@ OTHERS = {
     ),
     *("SaveResult", "ToolStatus", "Verification", "Choice", "Context", "Entry", "Policy", "Plan", "LayerCosts"),
     *("RDic", "WDic"),  # Dictionary's
-    *("ActivationProfile", "Arena", "Encoded", "Schedule", "Timeline", "decode", "RandomState", "Restored"),
+    *("ActivationProfile", "Encoded", "Schedule", "Timeline", "decode", "RandomState", "Restored"),
     *("SaveFuture", "SaveHandle"),
 }
 

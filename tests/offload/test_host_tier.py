@@ -125,6 +125,97 @@ def test_host_waits_for_no_number_that_a_codec_needs(
     offload.close()
 
 
+def unpack_on_device(payload: torch.Tensor, elements: int, dtype: torch.dtype, device: torch.device) -> Any:
+    """As csr.unpack by a GPU's kernels, for what :func:`pack_on_device` makes."""
+    rows = elements // 128
+    masks = payload[: 16 * rows].view(torch.int32).view(-1, 1)
+    kept = (masks.bitwise_right_shift(torch.arange(32, device=device, dtype=torch.int32)) & 1).view(-1)
+    values = payload[20 * rows :].view(dtype)
+    place = (kept.cumsum(0) - 1).clamp(0, len(values) - 1)
+    return torch.where(kept.bool(), values[place], torch.zeros((), device=device)), kept.sum() != len(values)
+
+
+def rectified(x: torch.Tensor) -> torch.Tensor:
+    y = x
+    for _ in range(4 * LAYERS):
+        y = y.sin().relu()
+    return y.square().sum()
+
+
+@pytest.mark.simulated
+def test_host_waits_for_nothing_once_a_training_is_steady(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the modelled time packing keeps pace, and the copies back take long."""
+    monkeypatch.setattr(csr, "require", lambda device: None)
+    monkeypatch.setattr(csr, "pack", pack_on_device)
+    monkeypatch.setattr(csr, "unpack", unpack_on_device)
+    simulated.configure_execution("never")
+    simulated.configure_time(True, call_seconds=1e-5)
+    simulated.configure(to_device_bandwidth=NBYTES / 0.01)
+    x = torch.randn(128, NBYTES // 512).to("simulated").requires_grad_()
+    (plain,) = torch.autograd.grad(rectified(x), x)
+    offload = made(tmp_path, budget=8 * NBYTES, codec="csr")
+    for _ in range(6):
+        torch.simulated.synchronize()
+        encoded, reads, waits = offload.counts.encoded, offload.counts.reads, simulated.host_waits()
+        with offload:
+            y = rectified(x)
+        (found,) = torch.autograd.grad(y, x)
+        waits = simulated.host_waits() - waits
+        del y
+        assert torch.equal(found.cpu(), plain.cpu())
+    assert offload.counts.encoded > encoded
+    assert offload.counts.reads > reads + LAYERS
+    assert waits == 0
+    offload.check()
+    offload.close()
+
+
+@pytest.mark.simulated
+@pytest.mark.parametrize("told", ["check", "backward", "enter", "close"])
+def test_damage_that_a_device_tells_late_fails_the_call_that_learns_of_it(
+    told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, damages_from = [0], 1000
+
+    def unpack(payload: torch.Tensor, *given: Any) -> Any:
+        calls[0] += 1
+        return unpack_on_device(payload, *given)[0], torch.full((1,), calls[0] > damages_from, device=payload.device)
+
+    monkeypatch.setattr(csr, "require", lambda device: None)
+    monkeypatch.setattr(csr, "pack", pack_on_device)
+    monkeypatch.setattr(csr, "unpack", unpack)
+    simulated.configure_execution("never")
+    simulated.configure_time(True, call_seconds=1e-5)
+    simulated.configure(to_device_bandwidth=NBYTES / 0.01)
+    x = torch.randn(128, NBYTES // 512).to("simulated").requires_grad_()
+    offload = made(tmp_path, budget=8 * NBYTES, codec="csr")
+    for _ in range(4):  # the profiled passes wait
+        with offload:
+            y, other = rectified(x), rectified(x)
+        (y + other).backward()
+    torch.simulated.synchronize()
+    with offload:
+        y, other = rectified(x), rectified(x)
+    damages_from = calls[0] + 2 * LAYERS
+    y.backward()  # the host is far ahead of the copies back
+    assert calls[0] > damages_from
+    error = pytest.raises(ActivationLostError, match=r"payload of saved tensor \d+ of forward pass 5 was damaged")
+    if told == "close":
+        with error:
+            offload.close()
+        offload.close()
+        return
+    if told == "check":
+        with error:
+            offload.check()
+    torch.simulated.synchronize()
+    with error:
+        other.backward() if told == "backward" else offload.__enter__()
+    with error:
+        offload.check()
+    offload.close()
+
+
 @pytest.mark.simulated
 @pytest.mark.parametrize("late", ["random", "always"])
 @pytest.mark.parametrize("host_budget", ["16MiB", 0])

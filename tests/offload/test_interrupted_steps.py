@@ -36,12 +36,12 @@ PARAMETERS = [pytest.param(case, marks=[pytest.mark.simulated] * (len(CASES[case
 LEAVING = {"__exit__", "end_thread", "_leave", "here", "remove", "end_pass"}
 
 
-def staged_bytes(disk: DiskTier) -> int:
-    """Bytes of a device's slab that are in blocks, but for those of copies back that have ended."""
+def staged_blocks(disk: DiskTier) -> int:
+    """How many blocks a device's slab has, but for those of copies back that have ended."""
     staging = disk._moves._staging
     while staging is not None and staging.reap():
         pass
-    return 0 if staging is None else staging.slab._arena.used
+    return 0 if staging is None else len(staging.slab.blocks)
 
 
 class Training:
@@ -90,7 +90,7 @@ class Training:
         assert self.offload.saved_tensors_alive == 0, where
         end = time.monotonic() + 60
         # Commands and copies that ran end, and their space is given back.
-        while self.store.stats.bytes_used or any(map(staged_bytes, self.offload._tiers.disks.values())):
+        while self.store.stats.bytes_used or any(map(staged_blocks, self.offload._tiers.disks.values())):
             assert time.monotonic() < end, where
             with self.offload:
                 pass

@@ -64,12 +64,12 @@ def staging(offload: fastio.Offload) -> Any:
     return disk._moves._staging
 
 
-def used_at_rest(offload: fastio.Offload) -> int:
-    """Bytes of the slab that are in blocks once all copies back have ended."""
+def blocks_at_rest(offload: fastio.Offload) -> int:
+    """How many blocks the slab has once all copies back have ended."""
     staged = staging(offload)
     while staged.reap(wait=True):
         pass
-    return int(staged.slab._arena.used)
+    return len(staged.slab.blocks)
 
 
 def wait_for_release() -> None:
@@ -138,7 +138,7 @@ def test_late_copies_give_the_plain_gradients(late: Any, slab: str, policy: str,
     assert offload.counts.reads > 0
     if slab == "small slab":
         assert staging(offload).slab.nbytes == 4 * PAGE
-    assert used_at_rest(offload) == 0
+    assert blocks_at_rest(offload) == 0
     offload.close()
     assert not store.blobs
 
@@ -232,7 +232,7 @@ def test_failed_write_keeps_the_tensors_in_memory(store: SlowStore) -> None:
     with pytest.warns(RuntimeWarning, match="stay in memory"):
         assert torch.equal(gradient(x, offload), plain)
     assert offload.counts.refused > 0
-    assert used_at_rest(offload) == 0
+    assert blocks_at_rest(offload) == 0
     offload.close()
     assert not store.blobs
 
@@ -272,7 +272,7 @@ def test_refused_memory_keeps_the_tensors_in_memory(monkeypatch: pytest.MonkeyPa
         patch.setattr(type(devices.of("simulated")), "pin", refuse_to_pin)
         with pytest.warns(RuntimeWarning, match=r"stay in memory.*the driver pins no more"):
             assert torch.equal(gradient(x, offload), plain)
-    assert used_at_rest(offload) == 0
+    assert blocks_at_rest(offload) == 0
     assert torch.equal(gradient(x, offload), plain)
     assert offload.counts.reads > 0
     offload.close()
@@ -337,7 +337,7 @@ def test_graphs_released_at_any_time_leave_nothing(late: Any) -> None:
     gc.collect()
     assert offload.saved_tensors_alive == 0
     offload._tiers.unload_all()
-    assert used_at_rest(offload) == 0
+    assert blocks_at_rest(offload) == 0
     offload.close()
     assert not store.blobs
 

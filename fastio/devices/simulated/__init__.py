@@ -41,7 +41,7 @@ from fastio.devices.simulated.memory import (
     register_host,
     unregister_host,
 )
-from fastio.devices.simulated.works import Work, overlapped_bytes, trace
+from fastio.devices.simulated.works import Work, host_waits, overlapped_bytes, trace
 
 __all__ = [
     "SimulatedAccelerator",
@@ -57,6 +57,7 @@ __all__ = [
     "error",
     "forkable_registrations",
     "host_view",
+    "host_waits",
     "leaks",
     "load",
     "native_copies",

@@ -1,4 +1,4 @@
-"""The kernels and copies that the simulated accelerator did."""
+"""The kernels and copies that the simulated accelerator did, and how often the host waited for them."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ def trace(since: int = 0) -> list[Work]:
         name, engine, device, stream, nbytes, *times = line.split("\t")
         works.append(Work(name, engine, int(device), int(stream), int(nbytes), *map(float, times)))
     return works
+
+
+def host_waits() -> int:
+    """How often the host has waited for works that had not ended, since the last `reset`."""
+    return int(_OPS.host_waits())
 
 
 def overlapped_bytes(works: list[Work]) -> tuple[float, int]:

@@ -17,6 +17,7 @@ from fastio.offload.autograd.views import Span, View
 
 if TYPE_CHECKING:
     from fastio.offload.autograd.forward_pass import ForwardPass
+    from fastio.offload.codecs.device_numbers import Number
     from fastio.offload.codecs.encoding import Encoded
     from fastio.offload.recompute.recipe import Recipe
     from fastio.offload.recompute.tier import RecomputeTier
@@ -50,7 +51,7 @@ class SavedTensor:
         *("tier", "recipe", "view", "encoded", "payload", "stored_nbytes", "computed", "lead", "sent"),
         *("block", "copied"),
         *("buffer", "home", "arrived", "ready"),
-        *("unpacked", "handed_out"),
+        *("damaged", "unpacked", "handed_out"),
     )
 
     def __init__(
@@ -105,6 +106,7 @@ class SavedTensor:
         self.ready: devices.Mark | None = None  # on a GPU: work that uses the bytes waits for this
 
         # Used.
+        self.damaged: Number | None = None  # on a GPU: not 0 if the payload that was decoded last is damaged
         self.unpacked: torch.Tensor | None = None  # an empty tensor that shares the counter of the unpacked ones
         # The storage that autograd got last, and the shift of the bytes in it. Not a Python weak reference: if only C++
         # keeps the storage, torch 2.6 returns an object that does not keep it, and is empty once C++ has freed it.

@@ -69,23 +69,30 @@ def pack(
     return payload
 
 
-def unpack(payload: torch.Tensor, elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return ``elements`` elements of ``dtype`` on ``device``, one-dimensional. Raises DamagedError."""
+def unpack(
+    payload: torch.Tensor, elements: int, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return ``elements`` elements of ``dtype`` on ``device``, one-dimensional. Raises DamagedError.
+
+    By a GPU's kernels, the host does not wait for them: it raises that only for the size of a payload. With the
+    elements comes a number on the GPU, which is not 0 if the payload is damaged.
+    """
     words, itemsize = words_of(dtype)
     if words == 0 or elements * words > MAX_ELEMENTS:
         raise DamagedError(f"{elements} elements of {dtype} cannot have been packed")
     if device.type == "cuda" and csr_cuda.KERNELS.is_available():
+        room = payload.nbytes - csr_nbytes(elements * words, itemsize, 0)
+        if not 0 <= room <= elements * dtype.itemsize or room % itemsize:
+            raise DamagedError(f"{payload.nbytes} bytes are no size of {elements} packed elements of {dtype}")
         tensor = torch.empty(elements, dtype=dtype, device=device)
-        if not csr_cuda.unpack(aligned(payload.to(device), 8), tensor, elements * words, itemsize):
-            raise DamagedError("its rows, pointers and values do not agree")
-        return tensor
+        return tensor, csr_cuda.unpack(aligned(payload.to(device), 8), tensor, elements * words, itemsize)
     payload = payload.cpu()
     tensor = fresh_memory.empty((elements,), dtype, payload.device)
     try:
         csr_decode(payload.data_ptr(), payload.nbytes, tensor.data_ptr(), elements * words, itemsize)
     except NativeError as error:
         raise DamagedError(error.args[1]) from None
-    return tensor.to(device)
+    return tensor.to(device), None
 
 
 def aligned(payload: torch.Tensor, itemsize: int) -> torch.Tensor:

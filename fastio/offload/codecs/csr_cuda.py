@@ -42,18 +42,15 @@ def pack(
     return payload
 
 
-def unpack(payload: torch.Tensor, tensor: torch.Tensor, elements: int, itemsize: int) -> bool:
-    """Fill a contiguous CUDA tensor; False if the payload is damaged and the tensor holds garbage.
+def unpack(payload: torch.Tensor, tensor: torch.Tensor, elements: int, itemsize: int) -> torch.Tensor:
+    """Fill a contiguous CUDA tensor; return a number on its device, which is not 0 if the payload is damaged.
 
-    ``payload`` is on the same device, aligned to 8 bytes. Waits for the current stream, to know the result.
+    ``payload`` is on the same device, aligned to 8 bytes, and as large as one with some number of non-zeros. Damaged
+    rows become ones (floats: NaN). Runs on the current stream of the device, for which the host does not wait.
     """
     rows = (elements + 127) // 128
-    room = payload.nbytes - csr_nbytes(elements, itemsize, 0)
-    if room < 0 or room % itemsize or (rows == 0 and room):
-        return False
+    nonzeros = (payload.nbytes - csr_nbytes(elements, itemsize, 0)) // itemsize
     damaged = torch.zeros(1, dtype=torch.int32, device=tensor.device)
     if rows:
-        KERNELS.launch(
-            f"csr_unpack_{itemsize}", rows, tensor.device, payload, room // itemsize, elements, tensor, damaged
-        )
-    return not int(damaged)
+        KERNELS.launch(f"csr_unpack_{itemsize}", rows, tensor.device, payload, nonzeros, elements, tensor, damaged)
+    return damaged

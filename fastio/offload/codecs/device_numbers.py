@@ -14,11 +14,36 @@ Steps = Generator[torch.Tensor, int, Result]
 """Yields a tensor with one integer or bool, and is sent that number."""
 
 
-class Stepwise:
-    """Steps that are done one after the other, as their numbers arrive. ``result``: what they return, at the end.
+class Number:
+    """An integer or a bool that a device computes, on its way to the host: behind the work on the current stream.
 
-    ``accelerator`` and its ``device``: where the numbers come from; None for the CPU.
+    ``accelerator`` and its ``device``: where it comes from; None if the host may wait for it, or on the CPU.
     """
+
+    def __init__(
+        self, number: torch.Tensor, accelerator: devices.Accelerator | None = None, device: torch.device | None = None
+    ) -> None:
+        self._number = number
+        self._arrived: devices.Event | None = None
+        if accelerator is not None and device is not None:
+            self._number = torch.empty(number.shape, dtype=number.dtype, pin_memory=True, device="cpu")
+            self._number.copy_(number, non_blocking=True)
+            self._arrived = accelerator.current_stream(device).record_event()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the host need not wait for it, or cannot tell."""
+        return self._arrived is None or bool(self._arrived.query())
+
+    def value(self) -> int:
+        """Return it, after a wait if need be."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return int(self._number)
+
+
+class Stepwise:
+    """Steps that are done one after the other, as their numbers arrive. ``result``: what they return, at the end."""
 
     def __init__(
         self, steps: Steps[Any], accelerator: devices.Accelerator | None = None, device: torch.device | None = None
@@ -27,8 +52,7 @@ class Stepwise:
         self._steps = steps
         self._accelerator = accelerator
         self._device = device
-        self._number: torch.Tensor | None = None  # that was asked for
-        self._arrived: devices.Event | None = None  # when it is in pinned memory; None: it is where it was computed
+        self._number: Number | None = None  # that was asked for
 
     def advance(self, wait: bool) -> bool:
         """Go on until a number has not arrived, or to the end (``wait``). Return whether that was reached.
@@ -36,25 +60,15 @@ class Stepwise:
         Work is queued on the current stream, which is to be the same one in each call.
         """
         while True:
-            number, value = self._number, None
-            if number is not None:
-                if not (wait or self._arrived is None or self._arrived.query()):
-                    return False
-                if self._arrived is not None:
-                    self._arrived.synchronize()
-                value = int(number)
+            if not (wait or self._number is None or self._number.is_there):
+                return False
+            value = None if self._number is None else self._number.value()
             try:
                 asked = self._steps.send(value)  # type: ignore[arg-type]
             except StopIteration as end:
                 self.result = end.value
                 return True
-            if wait or self._accelerator is None or self._device is None:
-                self._number, self._arrived = asked, None
-            else:
-                pinned = torch.empty(asked.shape, dtype=asked.dtype, pin_memory=True, device="cpu")
-                pinned.copy_(asked, non_blocking=True)
-                self._arrived = self._accelerator.current_stream(self._device).record_event()
-                self._number = pinned
+            self._number = Number(asked, None if wait else self._accelerator, self._device)
 
 
 def run(steps: Steps[Result]) -> Result:

@@ -134,7 +134,19 @@ def decode(encoded: Encoded) -> torch.Tensor:
     Raises PayloadError if the payload is not what was encoded: a size other than ``nbytes``, or an inconsistent CSR-128
     directory. Payloads have no checksums of the values; those are the store's job.
     """
-    payload = encoded.payload
+    tensor, damaged = begin_decode(encoded)
+    if damaged is not None and int(damaged):
+        raise _damaged(encoded, "its rows, pointers and values do not agree")
+    return tensor
+
+
+def begin_decode(encoded: Encoded) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """As :func:`decode`, but the host waits for no GPU.
+
+    With the tensor comes a number on the GPU, if its kernels tell only there whether the payload is consistent: it is
+    not 0 if the payload is damaged, whose parts are ones (floats: NaN) then.
+    """
+    payload, damaged = encoded.payload, None
     if payload.dtype != torch.uint8 or payload.dim() != 1 or not payload.is_contiguous():
         raise _damaged(encoded, f"it is {tuple(payload.shape)} {payload.dtype}, not contiguous bytes")
     if payload.nbytes != encoded.nbytes:
@@ -146,14 +158,14 @@ def decode(encoded: Encoded) -> torch.Tensor:
             if encoded.codec == "exponents":
                 flat = exponents.unpack(payload, elements, encoded.device)
             else:
-                flat = csr.unpack(payload, elements, stored, encoded.device)
+                flat, damaged = csr.unpack(payload, elements, stored, encoded.device)
         except csr.DamagedError as error:
             raise _damaged(encoded, str(error)) from None
     else:
         if payload.nbytes != elements * stored.itemsize:
             raise _damaged(encoded, f"it has {payload.nbytes} bytes, expected {elements * stored.itemsize}")
         flat = csr.aligned(payload.to(encoded.device), stored.itemsize).view(stored)
-    return _as(flat, encoded.dtype).view(encoded.shape)
+    return _as(flat, encoded.dtype).view(encoded.shape), damaged
 
 
 def _check(codec: str) -> None:

@@ -11,8 +11,8 @@ from fastio.offload.autograd.buffer import Buffer
 from fastio.offload.autograd.saved_tensor import SavedTensor, under_its_stream, used_on_current_stream
 from fastio.offload.autograd.thread_pass import PendingMove
 from fastio.offload.autograd.views import View
-from fastio.offload.codecs.device_numbers import Stepwise
-from fastio.offload.codecs.encoding import Codec, Encoded, decode, encode_in_steps, is_exact
+from fastio.offload.codecs.device_numbers import Number, Stepwise
+from fastio.offload.codecs.encoding import Codec, Encoded, begin_decode, encode_in_steps, is_exact
 from fastio.offload.out_of_memory import is_out_of_memory
 
 _NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
@@ -72,10 +72,14 @@ def _steps_of(saved: SavedTensor, view: View, codec: Codec) -> Stepwise | None:
 
 
 def unpack(saved: SavedTensor, payload: torch.Tensor) -> Buffer:
-    """Return the decoded bytes of an encoded saved tensor. Raises PayloadError for a damaged payload."""
+    """Return the decoded bytes of an encoded saved tensor. Raises PayloadError for a damaged payload.
+
+    A device tells that later: see ``saved.damaged``.
+    """
     assert saved.encoded is not None, "the saved tensor is encoded"
     used_on_current_stream(payload.untyped_storage(), saved.ready)
-    flat = decode(dataclasses.replace(saved.encoded, payload=payload))
+    flat, damaged = begin_decode(dataclasses.replace(saved.encoded, payload=payload))
+    saved.damaged = None if damaged is None else Number(damaged, saved.accelerator, saved.device)
     saved.ready = _now(saved)
     saved.home = None if saved.accelerator is None else saved.accelerator.current_stream(saved.device)
     decoded = Buffer(flat.untyped_storage(), int(flat.storage_offset()) * flat.dtype.itemsize)

@@ -1,19 +1,15 @@
-"""The two-ended arena: resident blocks at the low end, ephemeral ones at the high end (FlashNeuron, section 3.2).
-
-Pure: it returns offsets and touches no memory, so one class serves slabs of host memory and of a device. Ephemeral
-blocks are short-lived: the holes they leave stay near their end, and never lie between resident blocks.
-"""
+"""Places for blocks in a piece of memory, each as low as possible: first fit. Pure: offsets, and no memory."""
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from fastio.sizes import exact_size
 
 
 class ArenaFullError(MemoryError):
-    """The two ends would meet. ``wanted`` and ``gap`` are in bytes; ``gap`` is the largest free run for that end."""
+    """No free run has ``wanted`` bytes: the largest has ``gap``, of all ``nbytes``."""
 
     def __init__(self, wanted: int, gap: int, nbytes: int) -> None:
         self.wanted = wanted
@@ -36,109 +32,44 @@ class Arena:
             raise ValueError(f"expected nbytes >= 0 and alignment >= 1, got {nbytes} and {alignment}")
         self.alignment = alignment
         self.nbytes = nbytes // alignment * alignment
-        self._low = _End()
-        self._high = _End()
-        self._blocks: dict[int, tuple[_End, int, int]] = {}  # offset -> end, distance from that end, bytes
+        self._blocks: dict[int, int] = {}  # bytes by offset
+        self._free: list[tuple[int, int]] = []  # offset and bytes: sorted, merged
+        self.keep(())
 
-    def __repr__(self) -> str:
-        return f"<fastio Arena of {self.nbytes} bytes: blocks: {len(self._blocks)}, gap of {self.gap} bytes>"
-
-    def resident(self, nbytes: int) -> int:
-        """Return the offset of a new block at the low end, as low as possible. Raises ArenaFullError."""
-        distance, rounded = self._take(self._low, nbytes)
-        self._blocks[distance] = (self._low, distance, rounded)
-        return distance
-
-    def ephemeral(self, nbytes: int) -> int:
-        """Return the offset of a new block at the high end, as high as possible. Raises ArenaFullError."""
-        distance, rounded = self._take(self._high, nbytes)
-        offset = self.nbytes - distance - rounded
-        self._blocks[offset] = (self._high, distance, rounded)
-        return offset
+    def block(self, nbytes: int) -> int:
+        """Return the offset of a new block. Raises ArenaFullError."""
+        if nbytes < 0:
+            raise ValueError(f"nbytes is {nbytes}: expected 0 or more")
+        rounded = max(1, -(-nbytes // self.alignment)) * self.alignment  # an empty block has an offset of its own
+        for number, (offset, room) in enumerate(self._free):
+            if room >= rounded:
+                self._free[number : number + 1] = [(offset + rounded, room - rounded)] if room > rounded else []
+                self._blocks[offset] = rounded
+                return offset
+        raise ArenaFullError(nbytes, max((room for _, room in self._free), default=0), self.nbytes)
 
     def free(self, offset: int) -> None:
         """Free the block at ``offset``; KeyError if there is none."""
         if offset not in self._blocks:
             raise KeyError(f"no block of this arena begins at offset {offset}")
-        end, distance, rounded = self._blocks.pop(offset)
-        end.free_block(distance, rounded)
+        nbytes = self._blocks.pop(offset)
+        number = bisect.bisect_left(self._free, (offset, 0))
+        if number < len(self._free) and self._free[number][0] == offset + nbytes:
+            nbytes += self._free.pop(number)[1]
+        if number > 0 and sum(self._free[number - 1]) == offset:
+            number -= 1
+            offset, before = self._free.pop(number)
+            nbytes += before
+        self._free.insert(number, (offset, nbytes))
 
     def keep(self, offsets: Collection[int]) -> None:
         """Free all blocks but those at these offsets. Calls that an interrupt ended have no effect after this."""
-        found = [(offset, *self._blocks[offset]) for offset in offsets]
-        low = _End((distance, nbytes) for _, end, distance, nbytes in found if end is self._low)
-        high = _End((distance, nbytes) for _, end, distance, nbytes in found if end is self._high)
-        blocks = {at: (low if end is self._low else high, distance, nbytes) for at, end, distance, nbytes in found}
-        self._low, self._high, self._blocks = low, high, blocks
+        self._blocks = {offset: self._blocks[offset] for offset in sorted(offsets)}
+        ends = [0, *(offset + nbytes for offset, nbytes in self._blocks.items())]
+        runs = zip(ends, (*self._blocks, self.nbytes), strict=True)
+        self._free = [(end, offset - end) for end, offset in runs if offset > end]
 
     @property
     def offsets(self) -> Collection[int]:
         """Where blocks begin."""
         return self._blocks.keys()
-
-    @property
-    def used(self) -> int:
-        """Bytes in blocks."""
-        return self._low.used + self._high.used
-
-    @property
-    def gap(self) -> int:
-        """Bytes between the ends."""
-        return self.nbytes - self._low.frontier - self._high.frontier
-
-    def _take(self, end: _End, nbytes: int) -> tuple[int, int]:
-        if nbytes < 0:
-            raise ValueError(f"nbytes is {nbytes}: expected 0 or more")
-        rounded = max(1, -(-nbytes // self.alignment)) * self.alignment  # an empty block has an offset of its own
-        distance = end.take(rounded, self.gap)
-        if distance is None:
-            raise ArenaFullError(nbytes, max(self.gap, end.largest_hole), self.nbytes)
-        return distance, rounded
-
-
-class _End:
-    """Blocks by their distance from one end: first fit among the holes, then at the frontier.
-
-    ``blocks``: the distance and the bytes of each that there is.
-    """
-
-    def __init__(self, blocks: Iterable[tuple[int, int]] = ()) -> None:
-        self.frontier = 0
-        self.used = 0
-        self._holes: list[tuple[int, int]] = []  # (distance, bytes): sorted, merged, none at the frontier
-        for distance, nbytes in sorted(blocks):
-            if distance > self.frontier:
-                self._holes.append((self.frontier, distance - self.frontier))
-            self.frontier = distance + nbytes
-            self.used += nbytes
-
-    @property
-    def largest_hole(self) -> int:
-        return max((nbytes for _, nbytes in self._holes), default=0)
-
-    def take(self, nbytes: int, gap: int) -> int | None:
-        for number, (distance, length) in enumerate(self._holes):
-            if length >= nbytes:
-                self._holes[number : number + 1] = [(distance + nbytes, length - nbytes)] if length > nbytes else []
-                self.used += nbytes
-                return distance
-        if nbytes > gap:
-            return None
-        distance = self.frontier
-        self.frontier += nbytes
-        self.used += nbytes
-        return distance
-
-    def free_block(self, distance: int, nbytes: int) -> None:
-        self.used -= nbytes
-        number = bisect.bisect_left(self._holes, (distance, 0))
-        if number < len(self._holes) and self._holes[number][0] == distance + nbytes:
-            nbytes += self._holes.pop(number)[1]
-        if number > 0 and sum(self._holes[number - 1]) == distance:
-            distance, before = self._holes.pop(number - 1)
-            nbytes += before
-            number -= 1
-        if distance + nbytes == self.frontier:
-            self.frontier = distance
-        else:
-            self._holes.insert(number, (distance, nbytes))

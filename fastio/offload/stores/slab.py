@@ -32,7 +32,7 @@ class Slab:
         """Return the address of a new block."""
         if self._closed:
             raise RuntimeError("this store is closed: open another")
-        offset = self._arena.resident(nbytes)
+        offset = self._arena.block(nbytes)
         if self._memory is None:
             try:
                 self._memory = self._allocate(self._arena.nbytes)

@@ -70,7 +70,7 @@ struct Codec {
         return Bytes(payload.data(), payload.data() + payload.size());
     }
 
-    // What unpack() there does.
+    // What unpack() of csr.py does.
     bool decode(const Bytes& bytes, const Guarded& back, size_t count) {
         const uint64_t rows = rows_of(count), head = fastio::csr_nbytes(count, WIDTH, 0);
         if (bytes.size() < head || (bytes.size() - head) % WIDTH != 0) return false;

@@ -64,6 +64,7 @@ void reset() {
     machine().error.clear();
     machine().error_was_raised = false;
     machine().trace.clear();
+    machine().host_waits = 0;
 }
 
 std::string get_error() {
@@ -75,6 +76,11 @@ std::string get_unraised_error() {
     Lock lock(machine().mutex);
     for (int device = 0; device < kDevices; ++device) wait_for_device(lock, device, "unraised_error");
     return machine().error_was_raised ? "" : machine().error;
+}
+
+int64_t host_waits() {
+    Lock lock(machine().mutex);
+    return static_cast<int64_t>(machine().host_waits);
 }
 
 /// One line for each work, of fields that tabs separate.
@@ -124,6 +130,7 @@ TORCH_LIBRARY(simulated, library) {
     library.def("error", get_error);
     library.def("unraised_error", get_unraised_error);
     library.def("trace", trace);
+    library.def("host_waits", host_waits);
     library.def("counters", counters);
     library.def("reset_peaks", reset_peaks);
     library.def("empty_cache", [](int64_t device) { empty_cache(static_cast<int>(device)); });

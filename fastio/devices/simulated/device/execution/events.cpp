@@ -60,7 +60,9 @@ void wait_for_recording(const std::shared_ptr<Recording>& recording) {
 }
 
 void await(Lock& lock, const Recording& recording) {
+    const bool done = recording.done;
     perform(lock, recording);
+    count_wait(done, recording.time);
     machine().host.join(recording.clock);
     host_waited_until(recording.time);
 }

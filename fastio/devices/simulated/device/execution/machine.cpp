@@ -38,6 +38,10 @@ double time_of_call() {
     return settings.modelled ? machine().host_time += settings.call_seconds : now();
 }
 
+void count_wait(bool done, double time) {
+    if (machine().settings.modelled ? time > machine().host_time : !done) ++machine().host_waits;
+}
+
 void host_waited_until(double time) { machine().host_time = std::max(machine().host_time, time); }
 
 void check_process(const char* call) {

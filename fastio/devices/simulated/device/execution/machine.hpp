@@ -141,8 +141,9 @@ struct Machine {
     std::vector<Stream*> streams;  // by number
     Settings settings;
     double host_time = 0;  // in the modelled time: when the host calls
-    Clock host;            // what host threads have waited for; one clock for all, so their own order is never an error
-    std::string error;     // the first one, raised by each call until it is cleared
+    uint64_t host_waits = 0;
+    Clock host;         // what host threads have waited for; one clock for all, so their own order is never an error
+    std::string error;  // the first one, raised by each call until it is cleared
     bool error_was_raised = false;
     std::deque<Traced> trace;
     bool forked = false;
@@ -157,6 +158,9 @@ double now();
 
 /// The time of a host's call: the modelled one, in which the call takes its time, or now. Needs the lock.
 double time_of_call();
+
+/// The host waits for a work: count that, unless it had ended (`done`; at `time` in the modelled time). Needs the lock.
+void count_wait(bool done, double time);
 
 /// In the modelled time, the host has waited until `time`. Needs the lock.
 void host_waited_until(double time);

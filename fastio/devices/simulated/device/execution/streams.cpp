@@ -78,6 +78,7 @@ Stream& next_pool_stream(int device) {
 uint64_t issue(Lock& lock, Stream& stream, Work work, const std::vector<Range>& ranges) {
     check(work.name.c_str());
     if (stream.queue.size() >= kBacklog) {
+        machine().host_waits += !machine().settings.modelled;  // there, the machine's speed has no effect
         demand(stream, stream.issued - kBacklog / 2);
         machine().progress.wait(lock, [&] { return stream.queue.size() < kBacklog; });
     }
@@ -136,8 +137,10 @@ void wait_for_stream(Lock& lock, Stream& stream, const char* call) {
     check_process(call);
     const uint64_t issued = stream.issued;
     const Clock clock = stream.clock;
+    const bool done = stream.completed >= issued;
     demand(stream, issued);
     machine().progress.wait(lock, [&] { return stream.completed >= issued; });
+    count_wait(done, stream.free_at);
     machine().host.join(clock);
     host_waited_until(stream.free_at);
 }
