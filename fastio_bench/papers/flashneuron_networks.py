@@ -100,10 +100,9 @@ class Network:
         parameters = (3 + 2 * self.states - 1) * self.parameter_nbytes / V100_SSD.memory_bandwidth
         return 100 * parameters / (self.plain_batch * example)
 
-    @property
-    def kept_share(self) -> float:
-        """What is kept for backward, in % of all memory at the largest batch of plain training."""
-        used = self.workload(self.plain_batch)
+    def kept_share(self, times: int) -> float:
+        """What is kept for backward, in % of all memory, at so many times the largest batch of plain training."""
+        used = self.workload(times * self.plain_batch)
         kept = sum(activation.nbytes for activation in used.activations)
         return 100 * kept / (kept + used.fixed_nbytes + used.working_nbytes)
 

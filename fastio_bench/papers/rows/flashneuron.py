@@ -51,10 +51,6 @@ def _most_gain(own: Network) -> float:
     return own.most_gain
 
 
-def _kept_share(own: Network) -> float:
-    return own.kept_share
-
-
 def _gain(of: Callable[[Iterable[float]], float], machine: Machine = V100_SSD, codec: Codec = FP16) -> float:
     return of([one.gain for one in gpu_speed.best(machine, codec)])
 
@@ -131,9 +127,10 @@ def rows() -> list[Row]:
             stored=stored.delayed(TO_HOST), line=_CONTEND, reason="ours are copies in memory"),
         Row(_NAME, "figure 1", "a drawing", by=NOTHING),
         *(
-            Row(_NAME, "figure 2", f"{own.name}: what is kept for backward, % of memory (the paper: most of it)", None,
-                partial(_kept_share, own), reason=bars)
-            for own in flashneuron_networks.every()
+            Row(_NAME, "figure 2", f"{own.name}, {times} x plain's batch: what is kept for backward, % of memory (the "
+                "paper: most of it)", None, partial(own.kept_share, times),
+                reason=f"{bars}; else weights, their gradients and states, and a block's gradients")
+            for own in flashneuron_networks.every() for times in (1, 8)
         ),
         *(
             Row(_NAME, "figure 3", f"{own.network}, {own.name}: throughput at any batch over plain's batch, at most x",
