@@ -82,12 +82,16 @@ def offload(
         raise click.UsageError(f"{option} takes one --policy, one --codec and one --batch, and no --tool")
     settings: dict[str, Any] = {"policy": policies[0], "codec": codecs[0], **shared}
     on_device = device not in (None, "cpu")
-    if on_device and (accuracy or tools or memory_limit is not None or len(batches) > 1):
-        raise click.UsageError(f"--device {device} takes one --batch, and no --accuracy, --memory-limit or --tool")
+    if on_device and (accuracy or memory_limit is not None or len(batches) > 1):
+        raise click.UsageError(f"--device {device} takes one --batch, and no --accuracy or --memory-limit")
     if accuracy:
         command.report.mode = "accuracy"
         _accuracy(command, settings)
         return
+    usable = [*rebuilt_dictionaries.tools(), *offload_ways.MODES]
+    missing = [tool for tool in tools if tool not in usable]
+    if missing:
+        raise click.UsageError(f"--tool {missing[0]}: not one that can be used here: {', '.join(usable)}")
     known = ARCHITECTURES[model]
     small = command.quick or device == device_ways.SIMULATED  # whose times are modelled, whatever the size
     batches = tuple(dict.fromkeys(batches)) or (min(_QUICK_BATCH, known.batch) if small else known.batch,)
@@ -96,7 +100,11 @@ def offload(
     if on_device:
         command.report.mode = f"{model}-{device}"
         size = Size(model, batches[0], depth, width)
-        _on_device(command, str(device), size, sizes["rounds"] or (2 if command.quick else 3), policies, codecs, shared)
+        own = offload_ways.asked(policies, codecs, shared)
+        if tools:
+            own |= offload_ways.fastensor(tools, {**shared, "host_budget": 0})
+        command.report.settings |= {"policy": policies, "codec": codecs, "tool": tools, **shared}
+        _on_device(command, str(device), size, sizes["rounds"] or (2 if command.quick else 3), own)
         return
     if memory_limit is not None:
         command.report.mode = f"memory-limit-{model}"
@@ -106,10 +114,6 @@ def offload(
         size = Size(model, job.batch, depth, width)
         _deepest(command, job, settings, training_room.deepest(size, command.parent, offload_depth.MOST))
         return
-    usable = [*rebuilt_dictionaries.tools(), *offload_ways.MODES]
-    missing = [tool for tool in tools if tool not in usable]
-    if missing:
-        raise click.UsageError(f"--tool {missing[0]}: not one that can be used here: {', '.join(usable)}")
     kept = []
     for batch in batches:
         size, cut = training_room.fitting(Size(model, batch, depth, width), command.parent, gradients=_GRADIENTS)
@@ -196,17 +200,13 @@ def _on_device(
     kind: str,
     size: Size,
     rounds: int,
-    policies: tuple[str, ...],
-    codecs: tuple[str, ...],
-    shared: dict[str, Any],
+    own: offload_ways.Ways,
 ) -> None:
     device = device_ways.ready(kind)
-    command.report.settings |= {**asdict(size), "device": kind, "policy": policies, "codec": codecs, **shared}
-    command.report.settings["rounds"] = rounds
+    command.report.settings |= {**asdict(size), "device": kind, "rounds": rounds}
     found: list[device_steps.Step] = []
 
     def work(folder: Path) -> None:
-        own = offload_ways.asked(policies, codecs, shared)
         found.extend(device_steps.measure(device, folder, size, rounds, own))
 
     def show() -> list[ResultTable]:

@@ -16,7 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from fastio import devices
 from fastio.offload.autograd.hooks import is_parameter
-from fastio_bench.offload.device_ways import PLAIN, SIMULATED, Around, opened
+from fastio_bench.offload.device_ways import PLAIN, SIMULATED, Around, named, opened
 from fastio_bench.report.table import SIMULATED as FROM_SIMULATION
 from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.workloads.objects import MIB
@@ -37,7 +37,8 @@ class Step:
 
     ``seconds``: modelled on the simulated device. ``copies_s`` and ``moved_bytes``: the time of the device's copies to
     and from host memory if none waited, and their bytes; None where the device does not tell. ``peak_bytes``: the most
-    device memory beyond that before the step. ``same_gradients``: those of plain training, bit by bit.
+    device memory beyond that before the step. ``same_gradients``: those of plain training, bit by bit. ``files``: the
+    way writes files, whose time the simulated device does not model.
     """
 
     setting: str
@@ -48,6 +49,7 @@ class Step:
     moved_bytes: int | None
     peak_bytes: int
     same_gradients: bool
+    files: bool = False
 
 
 class Trainer:
@@ -149,6 +151,7 @@ def modelled_time(trainer: Trainer) -> Iterator[Callable[..., None]]:
 def _rounds(
     trainer: Trainer, folder: Path, setting: str, rounds: int, own: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Step]:
+    files = {named(way): not settings.get("host_budget") for way, settings in own.items()}
     with opened(trainer.device, folder, own) as ways:
         done = len(_works(trainer.device, 0))
         for number in range(-_WARM_UP, rounds):
@@ -160,7 +163,8 @@ def _rounds(
                 works = _works(trainer.device, done)
                 done += len(works)
                 if number >= 0:
-                    yield Step(setting, way, number, seconds, *_copied(trainer.device, works), peak, same)
+                    copied = _copied(trainer.device, works)
+                    yield Step(setting, way, number, seconds, *copied, peak, same, files.get(way, False))
 
 
 def _works(device: torch.device, since: int) -> list[Any]:
@@ -201,14 +205,17 @@ def _table(setting: str, steps: list[Step], title: str, identity: str) -> Result
         bounds = [step.seconds / max(plain[step.round], step.copies_s) for step in own if step.copies_s is not None]
         copies = [step.copies_s for step in own if step.copies_s is not None]
         moved = [step.moved_bytes for step in own if step.moved_bytes is not None]
+        times: list[Cell] = [
+            1e3 * median(step.seconds for step in own),
+            median(over_plain),
+            f"{min(over_plain):.3f} to {max(over_plain):.3f}",
+            1e3 * median(copies) if copies else None,
+            median(bounds) if bounds else None,
+        ]
         rows.append(
             [
                 way,
-                1e3 * median(step.seconds for step in own),
-                median(over_plain),
-                f"{min(over_plain):.3f} to {max(over_plain):.3f}",
-                1e3 * median(copies) if copies else None,
-                median(bounds) if bounds else None,
+                *([None] * len(times) if setting and own[0].files else times),
                 median(moved) / MIB if moved else None,
                 median(step.peak_bytes for step in own) / MIB,
                 "equal" if all(step.same_gradients for step in own) else "other bits",
@@ -226,7 +233,7 @@ def _table(setting: str, steps: list[Step], title: str, identity: str) -> Result
         return ResultTable("device-steps", f"A training step on {identity}: {title}", columns, rows, note=note)
     note += (
         " The times are modelled: each kernel and copy takes the time of its bytes, and each call of the host 10 us; "
-        "the host's other time is in the table of --host-time."
+        "the host's other time is in the table of --host-time. Ways that write files have none: no disk is modelled."
     )
     name = f"device-steps-{list(SHARES).index(setting)}"
     heading = f"simulated: a training step, {setting}: {title}"

@@ -13,8 +13,9 @@ from torch.autograd.graph import save_on_cpu
 
 import fastio
 from fastio import devices
-from fastio.offload import BlockStore
+from fastio.offload import BlockStore, ToolStore
 from fastio_bench.offload.pinned_copies import PinnedCopies
+from fastio_bench.offload.training_ways import TOOL
 
 PLAIN, SIMPLEST, SAVE_ON_CPU = "plain", "torchtune's method", "save_on_cpu, pinned"
 SIMULATED = "simulated"
@@ -42,6 +43,11 @@ def ready(kind: str) -> torch.device:
     return torch.device(kind, 0)
 
 
+def named(name: str) -> str:
+    """The row of fastio's way of that name."""
+    return f"fastio, {name}"
+
+
 @contextmanager
 def opened(device: torch.device, folder: Path, own: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Around]]:
     """The ways by name. ``own``: fastio's, by name, with the settings of each :class:`fastio.Offload`."""
@@ -49,16 +55,18 @@ def opened(device: torch.device, folder: Path, own: Mapping[str, Mapping[str, An
 
         def offload(settings: Mapping[str, Any]) -> Around:
             store: Any = folder
-            if device.type == SIMULATED and "host_budget" in settings:
+            if TOOL in settings:
+                store = stack.enter_context(ToolStore(folder, settings[TOOL]))
+            elif device.type == SIMULATED and settings.get("host_budget"):
                 # Modelled time has no disk: one that the device reached would be the faster way for the same bytes.
                 store = stack.enter_context(BlockStore(folder, driver="threads"))
-            made = fastio.Offload(store=store, **settings)
+            made = fastio.Offload(store=store, **{name: one for name, one in settings.items() if name != TOOL})
             stack.callback(made.close)
             return lambda: made
 
         yield {
             PLAIN: nullcontext,
-            **{f"fastio, {name}": offload(settings) for name, settings in own.items()},
+            **{named(name): offload(settings) for name, settings in own.items()},
             SIMPLEST: lambda: PinnedCopies(device),
             SAVE_ON_CPU: lambda: save_on_cpu(pin_memory=True),
         }

@@ -28,6 +28,10 @@ def all_of(own: Ways, tools: Sequence[str], shared: Mapping[str, Any]) -> Ways:
 
     The paper's way has no codec, and waits for each transfer. torchtune's method is for devices (``--device``).
     """
+    return {**own, **fastensor(tools, shared), TORCH: {}, SAVE_ON_CPU: {}, **own}
+
+
+def fastensor(tools: Sequence[str], shared: Mapping[str, Any]) -> Ways:
+    """Fastensor's way, and the same by each tool or mode alone."""
     paper = {"policy": SYNCHRONOUS, "codec": "none", **shared}
-    alone = {MODES.get(tool, f"{tool} alone"): {**paper, TOOL: tool} for tool in tools}
-    return {**own, SYNCHRONOUS: paper, **alone, TORCH: {}, SAVE_ON_CPU: {}, **own}
+    return {SYNCHRONOUS: paper, **{MODES.get(tool, f"{tool} alone"): {**paper, TOOL: tool} for tool in tools}}

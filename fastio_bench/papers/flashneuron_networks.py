@@ -18,6 +18,7 @@ from fastio_bench.papers.vgg_shapes import ITEM
 from fastio_bench.workloads.shapes import POSITIONS, SEGMENTS, VOCABULARY
 
 _STEM = 64 * 112**2 * 3 + 3 * 224**2  # values: the image, and the first convolution, its norm and its ReLU
+_STEM_RELU = 64 * 112**2
 _STEM_PRODUCTS = 3 * 64 * 49 * 112**2
 _PIXELS = (56**2, 28**2, 14**2, 7**2)  # of each stage
 _GROWTH, _BOTTLENECK = 32, 128  # DenseNet
@@ -28,7 +29,8 @@ class Network:
     """A network: the bytes that each block keeps for backward, for one example, and the bytes of its parameters.
 
     ``states``: how many times the parameters' bytes are resident, with gradients and the optimizer's state.
-    ``products``: the multiplications, each with an addition, of one example's forward pass.
+    ``products``: the multiplications, each with an addition, of one example's forward pass. ``rectified``: of the bytes
+    that each block keeps, those that ReLUs made; empty if it has none.
     """
 
     name: str
@@ -36,24 +38,34 @@ class Network:
     parameter_nbytes: int
     states: int
     products: int
+    rectified: tuple[int, ...] = ()
 
     def workload(self, batch: int) -> Workload:
         """The values move through the GPU's memory twice, which is all that forward takes."""
         return self.timed(batch, 2 * sum(self.kept) * batch / V100_SSD.memory_bandwidth)
 
     def timed(
-        self, batch: int, forward_s: float, bandwidth: float = V100_SSD.channel_bandwidth, ratio: float = 1.0
+        self,
+        batch: int,
+        forward_s: float,
+        bandwidth: float = V100_SSD.channel_bandwidth,
+        ratio: float = 1.0,
+        rectified_ratio: float = 1.0,
     ) -> Workload:
         """An iteration whose forward pass takes so long, each block by its bytes, and backward twice as long.
 
-        A block's tensors move together, at so many bytes a second, after a codec made them ``ratio`` times smaller.
-        Beside them, the largest block has its gradients.
+        A block's tensors move at so many bytes a second, after a codec made those of ReLUs ``rectified_ratio`` and the
+        others ``ratio`` times smaller; if both are the same, together. Beside them, the largest block has its
+        gradients.
         """
+        apart = self.rectified if ratio != rectified_ratio else ()
         now, activations = 0.0, []
-        for each in self.kept:
+        for number, each in enumerate(self.kept):
             now += forward_s * each / sum(self.kept)
-            nbytes = each * batch
-            activations.append(ActivationProfile(nbytes, nbytes / bandwidth, ratio, now, ""))
+            zeros = apart[number] if apart else 0
+            for nbytes, smaller in ((zeros * batch, rectified_ratio), ((each - zeros) * batch, ratio)):
+                if nbytes:
+                    activations.append(ActivationProfile(nbytes, nbytes / bandwidth, smaller, now, ""))
         fixed, working = self.states * self.parameter_nbytes, max(self.kept) * batch
         return Workload(tuple(activations), forward_s, 2 * forward_s, fixed, working)
 
@@ -88,10 +100,9 @@ class Network:
         parameters = (3 + 2 * self.states - 1) * self.parameter_nbytes / V100_SSD.memory_bandwidth
         return 100 * parameters / (self.plain_batch * example)
 
-    @property
-    def kept_share(self) -> float:
-        """What is kept for backward, in % of all memory at the largest batch of plain training."""
-        used = self.workload(self.plain_batch)
+    def kept_share(self, times: int) -> float:
+        """What is kept for backward, in % of all memory, at so many times the largest batch of plain training."""
+        used = self.workload(times * self.plain_batch)
         kept = sum(activation.nbytes for activation in used.activations)
         return 100 * kept / (kept + used.fixed_nbytes + used.working_nbytes)
 
@@ -99,34 +110,40 @@ class Network:
 def resnet_1922(blocks: Sequence[int] = (38, 102, 461, 39)) -> Network:
     """640 bottlenecks: each keeps its input, four narrow tensors and the input of its last norm."""
     kept, weights, inward, products, before = [_STEM * ITEM], 3 * 64 * 49 + 128, 64, _STEM_PRODUCTS, _PIXELS[0]
+    rectified = [_STEM_RELU * ITEM]
     for stage, count in enumerate(blocks):
         narrow = 64 << stage
         wide = 4 * narrow
         kept += [(2 * wide + 4 * narrow) * _PIXELS[stage] * ITEM] * count
+        rectified += [(wide + 2 * narrow) * _PIXELS[stage] * ITEM] * count
         block = 9 * narrow**2 + narrow * wide + 4 * narrow + 2 * wide
         weights += (wide * narrow + block) * (count - 1) + inward * narrow + block + inward * wide + 2 * wide
         products += inward * narrow * before + (17 * count - 4) * narrow**2 * _PIXELS[stage]
         products += inward * wide * _PIXELS[stage]
         inward, before = wide, _PIXELS[stage]
-    return Network("ResNet-1922", tuple(kept), (weights + 2049 * 1000) * ITEM, 3, products + 2048 * 1000)
+    parameters = (weights + 2049 * 1000) * ITEM
+    return Network("ResNet-1922", tuple(kept), parameters, 3, products + 2048 * 1000, tuple(rectified))
 
 
 def densenet_1001(layers: Sequence[int] = (30, 61, 244, 163)) -> Network:
     """498 layers: each keeps all channels before it twice (norm and ReLU), and its bottleneck twice."""
     kept, weights, channels, products = [_STEM * ITEM], 3 * 64 * 49 + 128, 64, _STEM_PRODUCTS
+    rectified = [_STEM_RELU * ITEM]
     for stage, count in enumerate(layers):
         for _ in range(count):
             kept.append((2 * channels + 2 * _BOTTLENECK) * _PIXELS[stage] * ITEM)
+            rectified.append((channels + _BOTTLENECK) * _PIXELS[stage] * ITEM)
             weights += 2 * channels + channels * _BOTTLENECK + 2 * _BOTTLENECK + 9 * _BOTTLENECK * _GROWTH
             products += (channels + 9 * _GROWTH) * _BOTTLENECK * _PIXELS[stage]
             channels += _GROWTH
         if stage < len(layers) - 1:  # a transition halves the channels, then the pixels
             kept.append((2 * channels + channels // 2) * _PIXELS[stage] * ITEM)
+            rectified.append(channels * _PIXELS[stage] * ITEM)
             weights += 2 * channels + channels * (channels // 2)
             products += channels * (channels // 2) * _PIXELS[stage]
             channels //= 2
     weights += 2 * channels + 1000 * (channels + 1)
-    return Network("DenseNet-1001", tuple(kept), weights * ITEM, 3, products + 1000 * channels)
+    return Network("DenseNet-1001", tuple(kept), weights * ITEM, 3, products + 1000 * channels, tuple(rectified))
 
 
 def bert_xlarge() -> Network:

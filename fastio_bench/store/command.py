@@ -14,6 +14,7 @@ from fastio_bench.harness.rounds import Failure
 from fastio_bench.harness.stats import Summary, summarise
 from fastio_bench.machine import disk_limit
 from fastio_bench.report.table import Cell, ResultTable
+from fastio_bench.store import addresses
 from fastio_bench.store.options import ROUNDS, SIZES
 from fastio_bench.store.rounds import STORE, StoreRounds, goals, label
 
@@ -46,6 +47,7 @@ def store(
         with command.meter(plan.weights()) as plan.tell:
             for _ in command.report.take(plan.run()):
                 pass
+        command.report.tables.append(addresses.table(addresses.record(folder)))
 
     def show() -> list[Any]:
         summaries = summarise(command.report.samples, baseline=disk_limit.TOOL)

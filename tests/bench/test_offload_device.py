@@ -62,8 +62,26 @@ def test_a_device_that_is_not_there_is_named_with_the_cure(tmp_path: Path) -> No
     assert "CUDA" in result.output
 
 
+@pytest.mark.simulated
+def test_fastensors_modes_write_files_and_have_memory_but_no_modelled_time(tmp_path: Path) -> None:
+    told = json.loads(invoke(tmp_path, "--device", "simulated", "--tool", "w", "--tool", "r", *SMALL).stdout)
+    assert not told["failures"]
+    modes = {"fastio, fastensor", "fastio, Fastensor_w", "fastio, Fastensor_r"}
+    steps = told["findings"]["device_steps"]
+    assert {one["way"] for one in steps if one["files"]} == modes
+    assert all(one["same_gradients"] for one in steps)
+    plain = next(one["peak_bytes"] for one in steps if one["way"] == "plain")
+    assert all(one["peak_bytes"] < plain for one in steps if one["way"] in modes)
+    for table in told["exhibits"]:
+        for way, *times, _, peak, gradients in table["rows"]:
+            assert (times == [None] * 5) == (way in modes)
+            assert peak > 0
+            assert gradients == "equal"
+    assert not list(tmp_path.iterdir())
+
+
 def test_modes_of_the_cpu_alone_are_refused_on_a_device(tmp_path: Path) -> None:
-    for option in (("--accuracy",), ("--tool", "posix"), ("--memory-limit", "1GiB"), ("--batch", 1, "--batch", 2)):
+    for option in (("--accuracy",), ("--memory-limit", "1GiB"), ("--batch", 1, "--batch", 2)):
         result = invoke(tmp_path, "--device", "cuda", *option)
         assert result.exit_code == 2
         assert "takes one --batch" in result.output

@@ -13,7 +13,7 @@ from fastio.offload.stores.block_store import BlockStore
 from fastio_bench.harness import stats
 from fastio_bench.harness.rounds import Failure, Measured, Sample
 from fastio_bench.machine import disk_limit
-from fastio_bench.store import command
+from fastio_bench.store import addresses, command
 from fastio_bench.store import rounds as store_rounds
 from fastio_bench.store.rounds import READ, STORE, WRITE, StoreRounds, goals
 
@@ -115,7 +115,7 @@ def test_command_measures_and_writes_its_table(disk: Path, monkeypatch: pytest.M
     out = disk / "out"
     arguments = ("store", "--quick", "--sizes", "1MB,2MiB", "--rounds", "2", "--out", str(out), "--dir", str(disk))
     said = invoke(*arguments).stdout
-    for expected in ("Goals", "block store", "2.097 MB", "CPU s/GB", "uring"):
+    for expected in ("Goals", "block store", "2.097 MB", "CPU s/GB", "uring", "Block addresses"):
         assert expected in said
     told: dict[str, Any] = json.loads((out / "store-quick.json").read_text())
     assert told["settings"]["sizes"] == [1_000_000, 2 * MIB]
@@ -123,6 +123,21 @@ def test_command_measures_and_writes_its_table(disk: Path, monkeypatch: pytest.M
     assert told["failures"] == []
     assert "no size" in invoke("store", "--sizes", "much", status=2).output
     assert "at least one byte" in invoke("store", "--sizes", "0", status=2).output
+
+
+def test_iteration_writes_in_sequence_and_reads_in_reverse(disk: Path) -> None:
+    """FlashNeuron's figure 11, of a whole iteration of training; all that was written is read."""
+    write, read = addresses.record(disk)
+    assert (write.direction, read.direction) == ("write", "read")
+    assert write.commands > 10
+    assert read.nbytes >= write.nbytes > 10 * MIB
+    assert (write.in_order, read.in_order) == (1, 1)
+    assert not list(disk.iterdir())
+
+
+def test_runs_begin_where_addresses_jump() -> None:
+    assert addresses.runs_of([(0, 4), (4, 2), (9, 1), (10, 1), (0, 9)]) == [0, 9, 0]
+    assert addresses.runs_of([]) == []
 
 
 def test_sizes_beyond_memory_are_left_out(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TypeAlias
 
+from fastio_bench.offload.device_ways import named
 from fastio_bench.offload.settings import MODES
 from fastio_bench.offload.training_ways import PLAIN, SYNCHRONOUS, TORCH
 from fastio_bench.papers.beside import figure, found, over
@@ -139,15 +140,19 @@ def largest(network: str, what: str) -> Reader:
     return reader
 
 
-def device_memory(document: Document) -> float | None:
-    """The least memory of an offloaded step on the simulated device, in % of a plain one's."""
-    if document.settings.get("device") != "simulated":
-        return None
-    peaks: dict[str, list[int]] = {}
-    for one in found(document, "device_steps"):
-        peaks.setdefault(one["way"], []).append(one["peak_bytes"])
-    plain = median(peaks.pop(PLAIN)) if PLAIN in peaks else None
-    return over(min((median(own) for own in peaks.values()), default=None), plain, 100)
+def device_memory(model: str, way: str) -> Reader:
+    """The memory of a step of that network by one of fastio's ways on the simulated device, in % of a plain one's."""
+
+    def reader(document: Document) -> float | None:
+        if document.settings.get("device") != "simulated" or document.settings.get("architecture") != model:
+            return None
+        peaks: dict[str, list[int]] = {}
+        for one in found(document, "device_steps"):
+            peaks.setdefault(one["way"], []).append(one["peak_bytes"])
+        plain, own = (median(peaks[name]) if name in peaks else None for name in (PLAIN, named(way)))
+        return over(own, plain, 100)
+
+    return reader
 
 
 def kept(table: str, way: str) -> Reader:
@@ -163,3 +168,14 @@ def delayed(way: str, percent: int = 50) -> Reader:
         return next((figure(row[place]) for row in reversed(table.rows) if row[1] == way), None)
 
     return of_table("latency", ours)
+
+
+def in_order(direction: str) -> Reader:
+    """How much of an iteration's writes or reads follows FlashNeuron's order of block addresses, in %, by ``store``."""
+
+    def ours(table: ResultTable) -> float | None:
+        return next(
+            (figure(row[table.columns.index("in order %*")]) for row in table.rows if row[0] == direction), None
+        )
+
+    return of_table("addresses", ours)
