@@ -117,6 +117,7 @@ class Hybrid:
             requirements.check_parameters(model, optimizer)
             self._host_copy.check(model, optimizer, gradient_reserve, optimizer_store)
             groups = parameter_groups(model)
+            requirements.check_held(groups, [one._slots for one in _live])
             sizes = [(name, sum(p.numel() * p.element_size() for _, p in own)) for name, _, own in groups]
             requirements.check_budget(sizes, self._budget)
             for name, p in (pair for *_, own in groups for pair in own):
@@ -163,6 +164,7 @@ class Hybrid:
         self._optimizer_hooks = OptimizerHooks(optimizer, self)
         self._at_close: Report | None = None
         self._release = self._host_copy.releaser(self, self._slots, self._flat_buffer, self._states)
+        _live.add(self)
 
     def __repr__(self) -> str:
         budget = "no limit" if self._budget is None else format_size(self._budget)
@@ -358,6 +360,9 @@ class Hybrid:
         for layer in layers:
             for slot in layer.slots:
                 slot.layer = layer
+
+
+_live: weakref.WeakSet[Hybrid] = weakref.WeakSet()  # a closed one has no parameters
 
 
 def _nothing() -> None:

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from fastio.hybrid.memory.device_memory import DeviceMemory
 from fastio.hybrid.memory.flat_buffer import FlatBuffer
 from fastio.hybrid.memory.layers import Layer, Slot
-from fastio.hybrid.memory.shadow_model import ShadowModel
+from fastio.hybrid.memory.shadow_model import ShadowModel, switch_back
 from fastio.hybrid.planning.costs import DHA, GFGB, LayerCosts
 
 Interval = tuple[Any, Any]
@@ -140,11 +140,10 @@ class StepTimer(ShadowModel):
                 self.begun[layer] = ended  # the copy is not part of backward
 
     def _return_to_host(self, layer: Layer) -> None:
-        kept = [slot for slot in self._switched if slot.layer is not layer]
-        for slot in self._switched:
-            if slot.layer is layer:
-                self._switch_back(slot)
-        self._switched[:] = kept
+        for slot in layer.slots:
+            device = self._switched.pop(slot, None)
+            if device is not None:
+                switch_back(slot, device)
         self._free_device_memory(layer)
 
     def _backward_begins(self, layer: Layer) -> None:

@@ -9,7 +9,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from fastio.hybrid.errors import HybridError
-from fastio.hybrid.memory.layers import Slot
+from fastio.hybrid.memory.layers import Group, Slot
 from fastio.hybrid.planning.costs import GpuBudgetError
 from fastio.sizes import exact_size
 
@@ -23,6 +23,17 @@ def check_parameters(model: Module, optimizer: Optimizer) -> None:
                 f"group {number} of the optimizer has a parameter that is not the model's: make the optimizer from "
                 f"model.parameters(), after the last change of the model"
             )
+
+
+def check_held(groups: Sequence[Group], held: Iterable[Mapping[torch.Tensor, Slot]]) -> None:
+    """Raise HybridError for a parameter among those that Hybrids which are not closed have."""
+    for slots in held:
+        for name, parameter in (pair for *_, own in groups for pair in own):
+            if parameter in slots:
+                raise HybridError(
+                    f"{name} has a Hybrid already, and a model has one at a time: close() that one, or give all "
+                    f"parameters to one optimizer, in groups"
+                )
 
 
 def check_budget(layers: Sequence[tuple[str, int]], nbytes: int | None) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from fastio.errors import UnsupportedError
 from fastio.hybrid import GpuBudgetError, Hybrid, HybridError
 from hybrid_training import MODELS, adamw, batch
 
@@ -195,14 +196,30 @@ def test_memory_shared_across_parameter_groups_raises_an_error() -> None:
     step(model.used, of(model.used, torch.optim.AdamW(model.used.parameters())))
 
 
-@pytest.mark.parametrize("modes", [["DHA"], ["DHA", "CPU", "DHA", "DHA"]])
-def test_wrong_planner_function_raises_an_error(modes: list[str]) -> None:
+@pytest.mark.parametrize("budget", [None, "3KB"])
+@pytest.mark.parametrize(
+    ("modes", "message"),
+    [
+        (["DHA"], "1 modes for 4 layers"),
+        (["DHA", "CPU", "DHA", "DHA"], "layer 1 has mode 'CPU': expected one of GFGB"),
+        (None, "the planner function returned a NoneType: expected a list of modes, one for each layer"),
+        ("DHA", "the planner function returned a str: expected a list of modes"),
+    ],
+)
+def test_wrong_planner_function_raises_an_error(modes: Any, message: str, budget: Any) -> None:
     model = MODELS["mlp"]()
-    hybrid = of(model, planner=lambda costs: modes)
+    hybrid = of(model, planner=lambda costs: modes, gpu_budget=budget)
     before = [p.detach().clone() for p in model.parameters()]
-    with pytest.raises(ValueError, match=r"1 modes for 4 layers|layer 1 has mode 'CPU': expected one of GFGB"):
+    with pytest.raises((TypeError, ValueError), match=message):
         step(model, hybrid)
     assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True)), "nothing was updated"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for a machine without a GPU")
+def test_device_that_is_not_there_raises_an_error() -> None:
+    model = MODELS["mlp"]()
+    with pytest.raises(UnsupportedError, match=r"device='cuda': .* or name a device of this machine, such as 'cpu'"):
+        Hybrid(model, adamw(model), device="cuda")
 
 
 def test_parameters_without_values_raise_an_error() -> None:
@@ -254,3 +271,18 @@ def test_data_parallel_replica_raises_an_error_that_names_ddp() -> None:
     with pytest.raises(HybridError, match=r"copies all parameters.*DistributedDataParallel.*process_group"):
         child(batch(model)[0])
     step(model, hybrid)
+
+
+def test_model_has_one_hybrid_at_a_time() -> None:
+    """Also with an optimizer for each half of it: the second one would take the first one's parameters away."""
+    model = MODELS["mlp"]()
+    parameters = list(model.parameters())
+    first = of(model, torch.optim.SGD(parameters[:2]))
+    with pytest.raises(
+        HybridError, match=r"0.weight has a Hybrid already.*close\(\) that one, or give all parameters to one"
+    ):
+        of(model, torch.optim.SGD(parameters[2:]))
+    with pytest.raises(HybridError, match="weight has a Hybrid already"):
+        of(model[0], torch.optim.SGD(model[0].parameters()))  # type: ignore[index]
+    first.close()
+    step(model, of(model, torch.optim.SGD(parameters)))

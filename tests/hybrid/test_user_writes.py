@@ -180,6 +180,36 @@ def test_parameter_memory_that_moves_raises_an_error(stored: bool, tmp_path: Pat
     assert hybrid.plan
 
 
+def replaced(network: nn.Module) -> None:
+    for layer in (network[0], network[2], network[4]):  # type: ignore[index]
+        layer.weight.data = layer.weight.data.clamp(-0.05, 0.05)
+
+
+def replaced_in_forward(network: nn.Module) -> None:
+    network[2].register_forward_pre_hook(lambda module, _: replaced(network))  # type: ignore[index]
+
+
+@pytest.mark.parametrize("modes", range(3))
+@pytest.mark.parametrize("replace", [replaced, replaced_in_forward, lambda network: network.half().float()])
+def test_parameter_memory_that_the_program_replaces_is_never_undone(modes: int, replace: Callable[[Any], Any]) -> None:
+    """Whatever the layers' modes: forward computes with the program's values, and the next step raises."""
+    torch.manual_seed(0)
+    network = mlp()
+    optimizer = adamw(network)
+    hybrid = Hybrid(network, optimizer, planner=rotated(modes), device="cpu")
+    trained(network, optimizer)
+    plain = copy.deepcopy(network)
+    inputs = torch.randn(4, 7)
+    for one in (plain, network):
+        replace(one)
+    for _ in range(2):
+        assert network(inputs).equal(plain(inputs))
+    network(inputs).sum().backward()
+    with pytest.raises(HybridError, match=r"the memory of \d.weight was replaced"):
+        hybrid.step()
+    assert_same_bits(cloned(plain.state_dict()), cloned(network.state_dict()))
+
+
 def test_full_disk_raises_an_error_instead_of_killing_the_process(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "small", 1) as folder, pytest.raises(OSError, match="space"):
         FlatBuffer(4 << 20, device_memory_for("cpu"), OneRank(), str(folder))

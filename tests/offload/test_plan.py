@@ -226,6 +226,13 @@ def nobody(activations: Sequence[ActivationProfile], need_bytes: int, forward_s:
     return ()
 
 
+@pytest.mark.parametrize("wrong", [None, 3, [0.0], ["a"], [-1], [2]])
+def test_wrong_callable_policy_raises_an_error(wrong: object) -> None:
+    activations = [ActivationProfile(8, 1.0, 2.0)] * 2
+    with pytest.raises((TypeError, ValueError), match=r"the policy (function returned|selected activation) .*expected"):
+        plan(activations, 8, 1.0, lambda *_: wrong)  # type: ignore[arg-type, return-value]
+
+
 def test_callable_policy_selects() -> None:
     activations = [ActivationProfile(4, 0.25), ActivationProfile(6, 0.5), ActivationProfile(8, 0.5)]
     schedule = plan(activations, 8, 1.0, lambda activations, need, forward_s: [2, 0, 2])

@@ -15,7 +15,7 @@ import torch
 
 from fastio import devices
 from fastio.devices import Accelerator, Event, Stream
-from fastio.devices.argument import named_device
+from fastio.devices.argument import present_device
 from fastio.memory.staging_buffers import HostMemory
 
 
@@ -234,7 +234,7 @@ class _CopyToHost:
 def device_memory_for(device: torch.device | str | None) -> DeviceMemory:
     """Return the memories for "cuda", "cuda:1", "cpu" (two buffers), or None: an accelerator if there is one."""
     here = devices.available() if device is None else []
-    chosen = named_device("device", here[0].kind if device is None and here else device)
+    chosen = present_device("device", here[0].kind if device is None and here else device)
     if chosen.type == "cpu":
         return TwoBuffers()
     accelerator = devices.find(chosen)

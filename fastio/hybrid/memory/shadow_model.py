@@ -62,7 +62,7 @@ class ShadowModel:
         self._done: set[int] = set()
         self._by_module = {id(layer.module): layer for layer in layers}
         self._below: dict[int, list[Layer]] = {}
-        self._switched: list[Slot] = []
+        self._switched: dict[Slot, torch.Tensor] = {}  # the memory that a parameter was given for this pass
         self._hooked: list[bool] = []  # whether hooks were pushed, per running module, innermost last
         self._hooks = PushedHooks()
         self._places: dict[int, tuple[list[int], list[Slot]]] = {}
@@ -93,8 +93,9 @@ class ShadowModel:
                 self._copy(layer)
             layer.device_copy.wait()
             for slot in layer.slots:
-                if slot.device is not None:
-                    self._switched.append(slot)
+                # A parameter that the program gave other memory keeps it; the next step's check reports it.
+                if slot.device is not None and slot.parameter.data_ptr() in (slot.address, slot.device.data_ptr()):
+                    self._switched[slot] = slot.device
                     slot.parameter.data = slot.device
         self._hooked.append(is_copied and torch.is_grad_enabled() and self._push_hooks())
 
@@ -114,8 +115,8 @@ class ShadowModel:
             if id(layer) in self._done:
                 self._copy(layer)
         self._waiting.clear()
-        for slot in self._switched:
-            self._switch_back(slot)
+        for slot, device in self._switched.items():
+            switch_back(slot, device)
         self._switched.clear()
 
     def abort(self) -> None:
@@ -123,15 +124,9 @@ class ShadowModel:
         self._hooks.pop_all()
         self._hooked.clear()
         self._waiting.clear()
-        # Parameters that were given other memory keep it; the next step's check reports them.
-        self._switched = [
-            slot
-            for slot in self._switched
-            if slot.device is not None and slot.parameter.data_ptr() == slot.device.data_ptr()
-        ]
-        for slot in self._switched:
-            if slot.device is not None:
-                slot.host.copy_(slot.device)
+        for slot, device in self._switched.items():
+            if slot.parameter.data_ptr() == device.data_ptr():
+                slot.host.copy_(device)
         self.end()
 
     def invalidate_copies(self) -> None:
@@ -176,11 +171,6 @@ class ShadowModel:
         else:
             return False
         return True
-
-    def _switch_back(self, slot: Slot) -> None:
-        if slot.device is not None and slot.parameter._version != slot.version:  # forward wrote to it
-            slot.host.copy_(slot.device)
-        slot.parameter.data = slot.device_view
 
     def _copy(self, layer: Layer) -> None:
         for device, host in layer.runs:  # one engine, in order: waiting for the last copy is enough
@@ -228,6 +218,15 @@ def _runs(slots: Sequence[Slot]) -> list[list[Slot]]:
         else:
             runs.append([slot])
     return runs
+
+
+def switch_back(slot: Slot, device: torch.Tensor) -> None:
+    """Return a parameter to host memory, unless forward gave it memory of its own, which the next step reports."""
+    if slot.parameter.data_ptr() != device.data_ptr():
+        return
+    if slot.parameter._version != slot.version:  # forward wrote to it
+        slot.host.copy_(device)
+    slot.parameter.data = slot.device_view
 
 
 def _in_backward() -> bool:

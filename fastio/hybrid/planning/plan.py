@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Literal
 
-from fastio.errors import quoted
+from fastio.errors import kind_of, quoted
 from fastio.hybrid.planning.backward_prefetch import admit, without_useless
 from fastio.hybrid.planning.costs import DHA, GFGB, GpuBudgetError, LayerCosts, check_costs, simulate
 from fastio.hybrid.planning.gradient_placement import stay_on_gpu
@@ -68,12 +68,13 @@ def plan(
     per byte. ``gradient_reserve``: the share of all gradient bytes that may stay on the GPU, 0 to 1.
 
     Raises GpuBudgetError if ``gpu_bytes`` is less than the largest layer, or than what "zero-offload" or the function
-    copies, and ValueError for an unknown planner or a reserve outside 0 to 1.
+    copies, ValueError for an unknown planner or a reserve outside 0 to 1, and TypeError or ValueError for a function
+    that does not return one mode for each layer.
     """
     check_settings(planner, gradient_reserve)
     check_costs(costs)
     gpu_bytes = parse_size(gpu_bytes, "gpu_bytes")
-    modes = tuple(planner(costs)) if callable(planner) else _PLANNERS[planner](costs)
+    modes = _given_by(planner, costs) if callable(planner) else _PLANNERS[planner](costs)
     if gpu_bytes is not None:
         modes = _within(costs, modes, gpu_bytes, planner)
     sizes = [layer.nbytes for layer in costs]
@@ -84,6 +85,15 @@ def plan(
         modes = admit(costs, modes, math.inf if gpu_bytes is None else gpu_bytes - _on_gpu(costs, modes))
         modes = without_useless(costs, modes, host)
     return Plan(modes, simulate(costs, modes), host)
+
+
+def _given_by(planner: Planner, costs: Sequence[LayerCosts]) -> tuple[str, ...]:
+    """Return a function's modes. TypeError, or ValueError, if they are not one mode for each layer."""
+    modes = planner(costs)
+    if isinstance(modes, str) or not isinstance(modes, Sequence):
+        raise TypeError(f"the planner function returned {kind_of(modes)}: expected a list of modes, one for each layer")
+    simulate(costs, modes)
+    return tuple(modes)
 
 
 def _waits(costs: Sequence[LayerCosts]) -> list[float]:

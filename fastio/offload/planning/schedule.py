@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from fastio.errors import kind_of, quoted
 from fastio.offload.planning.flashneuron import flashneuron
 from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.planning.optimal import optimal
@@ -120,8 +122,11 @@ def _select(
 
 
 def _checked(indices: Iterable[int], count: int) -> tuple[int, ...]:
-    selected = tuple(sorted(set(indices)))
-    for i in selected:
-        if not 0 <= i < count:
-            raise ValueError(f"the policy selected activation {i}: expected 0 to {count - 1}")
-    return selected
+    if not isinstance(indices, Iterable):
+        raise TypeError(f"the policy function returned {kind_of(indices)}: expected the indices of activations")
+    selected = set()
+    for i in indices:
+        if not hasattr(i, "__index__") or not 0 <= operator.index(i) < count:
+            raise ValueError(f"the policy selected activation {quoted(i)}: expected 0 to {count - 1}")
+        selected.add(operator.index(i))
+    return tuple(sorted(selected))
