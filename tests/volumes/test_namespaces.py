@@ -235,6 +235,17 @@ def test_memory_of_several_devices_and_of_the_host_is_one_object(disk: Path) -> 
 
 
 @pytest.mark.simulated
+def test_the_result_names_tensors_that_the_host_packs(disk: Path) -> None:
+    Volume.create(WHERE).close()
+    on_device = {name: value.to(DEVICE) for name, value in STATE.items()}
+    result = fastio.save(on_device, f"{WHERE}/x.safetensors")
+    note = f"1 tensors of {STATE['packed'].nbytes} bytes were packed in host memory: they are not contiguous"
+    assert (result.route, result.fallbacks) == ("peer", (note,))
+    found = fastio.load(f"{WHERE}/x.safetensors", DEVICE)
+    assert all(torch.equal(found[name].cpu(), value) for name, value in STATE.items())
+
+
+@pytest.mark.simulated
 @pytest.mark.parametrize(
     ("method", "why"),
     [
