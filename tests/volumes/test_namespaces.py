@@ -111,7 +111,7 @@ def test_a_dictionary_learns_the_times_of_the_driver(disk: Path, monkeypatch: py
         fastio.explain(nbytes, "save", folder=WHERE),
     ):
         assert (told.tool, told.context.device) == ("vfio", "cpu, 0000:03:00.0")
-        assert [(entry.tool, entry.samples) for entry in told.entries] == [("vfio", 2)]  # besides the first call
+        assert [(entry.tool, entry.samples > 0) for entry in told.entries] == [("vfio", True)]
     with pytest.raises(FileNotFoundError, match=r"no object 'y\.pt'"):
         fastio.explain(f"{WHERE}/y.pt", "save")
     assert fastio.save(STATE, f"{WHERE}/x.pt", policy="vfio").reason == "it was asked for"
