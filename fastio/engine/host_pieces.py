@@ -11,6 +11,7 @@ from fastio.errors import RefusedError
 from fastio.formats.layout import NonContiguousTensor, Part
 from fastio.memory.contiguous_chunks import packed
 from fastio.memory.raw_memory import storage_bytes, view
+from fastio.volumes import views
 from fastio.volumes.views import write_all
 
 _PIECE = 8 << 20  # bytes; a file object may copy what it is given
@@ -39,7 +40,7 @@ def host_pieces(part: Part) -> Iterator[memoryview]:
 def write_packed(
     tensors: Sequence[NonContiguousTensor], path: str, fd: int, control: Control
 ) -> tuple[dict[int, int], tuple[str, ...]]:
-    """Write the tensors at their offsets, through the page cache (chunks are not aligned).
+    """Write the tensors at their offsets, through the page cache, or to a namespace through host memory.
 
     Gives a CRC-32 by each tensor's offset in the file, and notes for the result.
     TransferError if the system refuses, RefusedError if the transfer is cancelled.
@@ -58,5 +59,7 @@ def write_packed(
     if not tensors:
         return checksums, ()
     nbytes = sum(tensor.nbytes for tensor in tensors)
-    note = f"{len(tensors)} tensors of {nbytes} bytes were packed into the page cache: they are not contiguous"
+    on_namespace = (seen := views.of(fd)) is not None and seen.device.kind
+    where = "in host memory" if on_namespace else "into the page cache"
+    note = f"{len(tensors)} tensors of {nbytes} bytes were packed {where}: they are not contiguous"
     return checksums, (note,)

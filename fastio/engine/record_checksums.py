@@ -21,7 +21,7 @@ from fastio.formats.pt.zip_members import verify_members
 from fastio.formats.small_reads import read_at
 from fastio.transports import registry
 from fastio.transports.transport import Extent, ReadRequest, is_resident
-from fastio.volumes.opening import tool_of
+from fastio.volumes import views
 from fastio.volumes.views import write_all
 
 _SMALL = 64 << 10  # bytes of a file that is read in less time than its read is planned
@@ -48,8 +48,9 @@ def record_checksums(
     extents = [Extent(record.offset, record.nbytes, _NOWHERE, True, name=record.name) for record in records]
     request = ReadRequest(path, fd, size, extents, None, is_resident(path, fd, size))
     plan = plan_read(request, "r")
-    if own := tool_of(path):
-        tools: tuple[str, ...] = (own,)
+    view = views.of(fd)
+    if view is not None and view.device.kind:
+        tools: tuple[str, ...] = (view.device.kind,)
     else:
         tools = ("posix",) if request.resident or registry.find("uring").transport is None else ("uring", "posix")
 

@@ -18,7 +18,7 @@ from fastio.errors import ToolUnavailableError
 from fastio.transports import registry, selection
 from fastio.transports.selection import Need
 from fastio.transports.transport import LOAD, SAVE
-from fastio.volumes.opening import folder_of, namespace_of, tool_of
+from fastio.volumes.opening import folder_of, namespace_of, tools_of
 
 _CPU = frozenset({"cpu"})
 
@@ -52,10 +52,10 @@ def plan_transfer(
     fixed = ""
     tools: tuple[str, ...]
     missing: tuple[str, ...] = ()
-    own, known_device = tool_of(path), identity(*used)
+    own, known_device = tools_of(path), identity(*used)
     if own:
         named = None if policy == AUTO else resolved.tool
-        fixed, tools = _of_namespace(own, named, kinds), (own,)
+        fixed, tools = _of_namespace(own, named, kinds), (named,) if named else own
         known_device = f"{known_device}, {namespace_of(path)}"
         if named is None and resolved.tool is not None:  # FASTIO_POLICY, which is for files
             resolved = dicts.resolve("w" if kind == SAVE else "r", kind, registry.names())
@@ -85,19 +85,19 @@ def check(policy: Any, op: str) -> None:
     dicts.resolve(policy, op, registry.names())
 
 
-def _of_namespace(own: str, named: str | None, kinds: frozenset[str]) -> str:
-    """Why the tool of a namespace was asked for, if it was named: else its dictionary is, which learns its times.
+def _of_namespace(own: tuple[str, ...], named: str | None, kinds: frozenset[str]) -> str:
+    """Why the tool of a namespace was asked for, if it was named: else a dictionary is, which learns its times.
 
     ToolUnavailableError if another was named, or for memory that it does not move.
     """
-    if named not in (None, own):
-        raise ToolUnavailableError(
-            str(named), "the volume is on an NVMe namespace", f"leave the policy out: {own} is used"
-        )
+    if named is not None and named not in own:
+        cure = f"leave the policy out: {' or '.join(own)} is used"
+        raise ToolUnavailableError(named, "the volume is on an NVMe namespace", cure)
     if unknown := [kind for kind in sorted(kinds - _CPU) if accelerators.find(kind) is None]:
         problem = f"it moves memory of the host and of GPUs, got memory on {', '.join(unknown)}"
-        raise ToolUnavailableError(own, problem, "use tensors on the CPU")
-    registry.get(own)
+        raise ToolUnavailableError(own[0], problem, "use tensors on the CPU")
+    for tool in own:
+        registry.get(tool)
     return "it was asked for" if named else ""
 
 

@@ -26,7 +26,7 @@ from fastio.transports import registry
 from fastio.transports.selection import Need
 from fastio.transports.transport import LOAD, SAVE, is_resident
 from fastio.volumes.object_file import check_regular, opened
-from fastio.volumes.opening import is_in_volume, tool_of
+from fastio.volumes.opening import is_in_volume, tools_of
 
 _BY_DICTIONARY = {SAVE: "w", LOAD: "r"}  # what "auto" means, whatever FASTIO_POLICY says
 
@@ -53,7 +53,7 @@ def explain(target: Path | int, op: Operation = LOAD, *, folder: Path | None = N
         if target < 0:
             raise ValueError(f"target={target!r}: a number of bytes is 0 or more")
         where = os.curdir if folder is None else path_of("folder", folder)
-        if not os.path.isdir(where) and not tool_of(where):
+        if not os.path.isdir(where) and not tools_of(where):
             raise FileNotFoundError(errno.ENOENT, "folder: expected one that is there", where)
         plan = transfer_of(op, os.path.join(where, ""), PT, target)
     else:
@@ -66,7 +66,7 @@ def explain(target: Path | int, op: Operation = LOAD, *, folder: Path | None = N
     if why:
         return replace(dictionary.explain(plan.context, plan.nbytes, ("torch",)), reason=why)
     preset = dicts.resolve(AUTO, op, registry.names()).tool
-    if preset is None or tool_of(plan.path):
+    if preset is None or tools_of(plan.path):
         return dictionary.explain(plan.context, plan.nbytes, plan.tools)
     reason = f"FASTIO_POLICY={preset}"
     try:

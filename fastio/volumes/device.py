@@ -11,12 +11,15 @@ BLOCK: Final = 4096
 class Device(Protocol):
     """Where the blocks of a volume lie: a file, or an NVMe namespace. ``name`` is what errors call it.
 
+    ``kind`` is the tool that drives a namespace; empty for a file, whose bytes the tools of files move.
+
     Offsets and sizes are multiples of :data:`BLOCK`. Methods raise :class:`fastio.errors.TransferError`, which names
     the device and the offset, and return only when all bytes have moved. What was written before a ``flush`` that
     returned survives a power cut; what was not flushed may, or in part, and in any order.
     """
 
     name: str
+    kind: str
     nbytes: int
 
     def read(self, offset: int, nbytes: int) -> bytes: ...

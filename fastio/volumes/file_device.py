@@ -25,6 +25,8 @@ class FileDevice:
     The lock is ``flock``: the system's, of the open file. Children of a fork do not write.
     """
 
+    kind = ""
+
     def __init__(self, place: str, write: bool, flags: int = 0) -> None:
         self.name = f"file:{place}"
         self.path = place

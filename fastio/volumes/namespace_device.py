@@ -10,27 +10,34 @@ import ctypes
 import errno
 import os
 import re
+from collections.abc import Mapping
 
 from fastio._native import BlockStore, Descriptor, nvme_status
 from fastio.errors import RefusedError, TransferError, VolumeError, VolumeInUseError
 from fastio.nvme.safety import block_twin, refuse_contents, refuse_controller_in_use, refuse_in_use
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.volumes.device import BLOCK
+from fastio.volumes.drivers import drivers, is_address
 
 _ALIGNMENT = 4  # of memory that commands use directly, where the driver says no more
 _PASSTHROUGH = re.compile(r"ng\d+n\d+")
+_last_drivers: dict[str, str] = {}  # of controllers, by the names of volumes
 
 
 class NamespaceDevice:
     """The first device of a native store, whose blocks are read and written as they are.
 
-    ``kind`` is the driver. ``claim`` holds a namespace's block device exclusively, so that there is one writer and
-    nobody mounts it; the drivers in user space have the controller for themselves.
+    ``kind`` is the driver, one of ``places``: what each calls the namespace. ``claim`` holds a namespace's block device
+    exclusively, so that there is one writer and nobody mounts it; the drivers in user space have the controller for
+    themselves.
     """
 
-    def __init__(self, native: BlockStore, kind: str, place: str, claim: Descriptor | None = None) -> None:
-        self.name = f"{kind}:{place}"
+    def __init__(
+        self, native: BlockStore, name: str, kind: str, places: Mapping[str, str], claim: Descriptor | None = None
+    ) -> None:
+        self.name = name
         self.kind = kind
+        self.places = places
         _, blocks, _, _, self.serial = native.devices()[0]
         self.nbytes = blocks * BLOCK
         self._native = native
@@ -65,6 +72,24 @@ class NamespaceDevice:
         with translate_native_errors(self.name):
             self._native.unmap(address)
 
+    def drive_by(self, kind: str) -> bool:
+        """Let another of its drivers drive the controller; return whether it is another.
+
+        Between them other processes may use it. RefusedError for a driver that cannot.
+        """
+        if kind == self.kind:
+            return False
+        if kind not in self.places:
+            raise RefusedError(f"{self.name}: the volume is on a namespace, which {kind} does not drive")
+        self._native.close()
+        self.kind = ""  # if the other one cannot, the first opens it again
+        try:
+            self._native = _native(kind, self.name, [self.places[kind]])
+        except TransferError as error:
+            raise RefusedError(str(error)) from None
+        self.kind = _last_drivers[self.name] = kind
+        return True
+
     def flush(self) -> None:
         """Nothing is left to flush: each write is durable."""
 
@@ -88,18 +113,28 @@ class NamespaceDevice:
 
 
 def open(kind: str, place: str, write: bool) -> NamespaceDevice:
-    """The device that a text names. VolumeInUseError, TransferError or VolumeError with the cure."""
-    if kind != "nvme":
-        return NamespaceDevice(_native(kind, place, [place]), kind, place)
+    """The device that a text names. VolumeInUseError, TransferError or VolumeError with the cure.
+
+    Of a controller's drivers, the one that drove it last in this process.
+    """
+    name, places = f"{kind}:{place}", drivers(place) if kind == "nvme" and is_address(place) else {kind: place}
+    driver = _last_drivers.get(name, "")
+    driver = driver if driver in places else next(iter(places))
+    if driver != "nvme":
+        return NamespaceDevice(_native(driver, name, [places[driver]]), name, driver, places)
+    return _open_passthrough(name, places, write)
+
+
+def _open_passthrough(name: str, places: Mapping[str, str], write: bool) -> NamespaceDevice:
+    place = places["nvme"]
     if not _PASSTHROUGH.fullmatch(os.path.basename(os.path.realpath(place))):
         raise VolumeError(f"nvme:{place}: expected a namespace's passthrough device, such as nvme:/dev/ng0n1")
-    name = f"nvme:{place}"
     claim = Descriptor(block_twin(place), os.O_RDONLY | os.O_EXCL) if write else None
     fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
     try:
         if claim is not None:
             claim.open()
-        native = _native(kind, place, [(fd, 0)])
+        native = _native("nvme", name, [(fd, 0)])
     except OSError as error:
         os.close(fd)
         if error.errno == errno.EBUSY:
@@ -108,7 +143,7 @@ def open(kind: str, place: str, write: bool) -> NamespaceDevice:
     except BaseException:
         os.close(fd)
         raise
-    return NamespaceDevice(native, kind, place, claim)
+    return NamespaceDevice(native, name, "nvme", places, claim)
 
 
 def create(kind: str, place: str, nbytes: int | None, force: str | None) -> NamespaceDevice:
@@ -118,7 +153,7 @@ def create(kind: str, place: str, nbytes: int | None, force: str | None) -> Name
     """
     if nbytes is not None:
         raise ValueError(f"{kind}:{place}: a volume on a namespace has all of it: leave the size out")
-    if kind == "nvme":
+    if kind == "nvme" and not is_address(place):
         refuse_in_use(place, force)
         return open(kind, place, True)
     address = re.search(r"\b[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]\b", place)
@@ -133,9 +168,9 @@ def create(kind: str, place: str, nbytes: int | None, force: str | None) -> Name
     return device
 
 
-def _native(kind: str, place: str, devices: list[str] | list[tuple[int, int]]) -> BlockStore:
+def _native(kind: str, name: str, devices: list[str] | list[tuple[int, int]]) -> BlockStore:
     try:
-        with translate_native_errors(f"{kind}:{place}"):
+        with translate_native_errors(name):
             return BlockStore(devices, 0, kind, _ALIGNMENT)
     except RefusedError as error:
-        raise TransferError(errno.EIO, f"driver {kind} ({error})", f"{kind}:{place}") from None
+        raise TransferError(errno.EIO, f"driver {kind} ({error})", name) from None

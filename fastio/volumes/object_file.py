@@ -41,7 +41,7 @@ class ObjectFile:
     def allocate(self, nbytes: int) -> None:
         """Set the size and reserve the blocks. VolumeFullError."""
         self._view.close()
-        self._view = View(self._volume.device, self._new.allocate(nbytes), nbytes)
+        self._view = View(self._volume.device, self._new.allocate(nbytes), nbytes, self._volume.check_alone)
 
     def commit(self, durable: bool) -> None:
         """Make it visible. It survives a power cut once this returns, also if ``durable`` is False."""

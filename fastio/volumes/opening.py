@@ -1,8 +1,8 @@
 """Finds the device that a text names, and where the volume's name ends and an object's begins.
 
 ``file:/disk/volume/run/step-100.pt``: the volume is the part that is a regular file or a block device, the object's
-name the rest. The same holds for ``nvme:``, with the device of a namespace. Of ``vfio:`` and ``spdk:``, the volume's
-name has no slash.
+name the rest. The same holds for ``nvme:``, with the device of a namespace. The volume's name has no slash in
+``vfio:``, ``spdk:``, and ``nvme:`` with the address of a controller.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from fastio.errors import UnsupportedError, VolumeError
 from fastio.files.open_file import path_of
 from fastio.remote.urls import cut_url, is_remote
 from fastio.volumes.device import Device
+from fastio.volumes.drivers import drivers, is_address
 
 # Who opens a device, by the prefix; imported at first use.
 _OPENERS = {
@@ -41,10 +42,16 @@ def is_in_volume(path: str) -> bool:
     return path.startswith(PREFIXES) and not is_remote(path)
 
 
-def tool_of(path: str) -> str:
-    """The tool that alone moves the bytes of a volume's objects; empty where the tools of files do."""
-    kind = path.partition(":")[0]
-    return kind if is_in_volume(path) and kind != "file" else ""
+def tools_of(path: str) -> tuple[str, ...]:
+    """The tools that alone move the bytes of a volume's objects; none where the tools of files do.
+
+    Of a controller that is named by its address alone, the drivers that can drive it. VolumeError as they raise.
+    """
+    kind, _, rest = path.partition(":")
+    if kind == "file" or not is_in_volume(path):
+        return ()
+    place = rest.partition("/")[0]
+    return tuple(drivers(place)) if kind == "nvme" and is_address(place) else (kind,)
 
 
 def namespace_of(path: str) -> str:
@@ -52,7 +59,7 @@ def namespace_of(path: str) -> str:
 
     Empty for a volume on a file, and for a path that is in none.
     """
-    if not tool_of(path):
+    if not tools_of(path):
         return ""
     place = split(path)[0].partition(":")[2]
     address = _ADDRESS.search(place)
@@ -65,8 +72,8 @@ def split(path: str) -> tuple[str, str]:
     VolumeError if there is no file or device where the volume should be.
     """
     kind, _, rest = path.partition(":")
-    if kind in ("vfio", "spdk"):
-        place, _, name = rest.partition("/")
+    place, _, name = rest.partition("/")
+    if kind in ("vfio", "spdk") or (kind == "nvme" and is_address(place)):
         return f"{kind}:{place}", name
     at = 0
     while at < len(rest):

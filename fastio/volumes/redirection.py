@@ -15,7 +15,6 @@ from fastio._native import crc32_combine
 from fastio.errors import RefusedError
 from fastio.files import direct_io
 from fastio.transports.transport import Extent, Patch, ReadRequest, TransportResult, WriteRequest
-from fastio.volumes import opening
 from fastio.volumes.device import BLOCK
 from fastio.volumes.extents import Run
 from fastio.volumes.file_device import FileDevice
@@ -34,12 +33,11 @@ def redirected(
 ) -> TransportResult:
     """Have ``move``, which is the tool's, do a request for a view. ``is_direct``: with O_DIRECT, it may be.
 
-    On a namespace the tool of its driver takes the request as it is. On a file or a block device others get requests
-    for that. RefusedError for any other tool, and if direct I/O there writes more than a volume's block.
+    On a namespace the tool becomes its driver, and takes the request as it is. On a file or a block device tools get
+    requests for that. RefusedError for any other tool, and if direct I/O there writes more than a volume's block.
     """
     if not isinstance(view.device, FileDevice):
-        if tool != opening.tool_of(view.device.name):
-            raise RefusedError(f"{request.path}: the volume is on a namespace, which {tool} does not drive")
+        view.drive_by(tool)
         return move(request)
     if isinstance(request, ReadRequest):
         return _read(view, view.device.fd, request, move)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Callable
 from types import TracebackType
 
 from fastio.files import full_write
@@ -23,13 +24,17 @@ _views: weakref.WeakValueDictionary[int, View] = weakref.WeakValueDictionary()
 class View:
     """The ``nbytes`` bytes in ``runs`` of blocks of a device. It closes with the last reference to it, at the latest.
 
-    ``fd`` is the view's descriptor. A child of a fork has the view, too.
+    ``fd`` is the view's descriptor. A child of a fork has the view, too. ``check`` is called when the device has got
+    another driver, and raises if another process wrote to the volume meanwhile.
     """
 
-    def __init__(self, device: Device, runs: tuple[Run, ...], nbytes: int) -> None:
+    def __init__(
+        self, device: Device, runs: tuple[Run, ...], nbytes: int, check: Callable[[], object] | None = None
+    ) -> None:
         self.device = device
         self.runs = runs
         self.nbytes = nbytes
+        self._check = check
         self.fd = os.memfd_create("fastio-volume")
         self._close = weakref.finalize(self, os.close, self.fd)
         os.ftruncate(self.fd, nbytes)
@@ -42,6 +47,14 @@ class View:
     def write(self, offset: int, data: memoryview) -> None:
         """Write bytes, all of them within the object. TransferError."""
         write_bytes(self.device, self.runs, offset, data)
+
+    def drive_by(self, tool: str) -> None:
+        """Have a tool drive the namespace from now on. RefusedError for one that cannot; VolumeError as ``check``."""
+        from fastio.volumes.namespace_device import NamespaceDevice  # not at import: few volumes are on namespaces
+
+        assert isinstance(self.device, NamespaceDevice), "of files, the tools of files move the bytes"
+        if self.device.drive_by(tool) and self._check is not None:
+            self._check()
 
     def close(self) -> None:
         """End the view, and close its descriptor."""

@@ -77,6 +77,8 @@ class Volume:
     def open(cls, where: str | os.PathLike[str], *, write: bool = False, wait_seconds: float = 0) -> Volume:
         """Open a volume: ``/path/to/volume``, ``file:/path/to/volume``, ``nvme:/dev/ng0n1``, ``vfio:0000:03:00.0``.
 
+        Or ``nvme:0000:03:00.0``: the controller at that address, by any driver that can.
+
         Args:
             where: a regular file, a block device, or a namespace.
             write: become the one writer.
@@ -126,6 +128,11 @@ class Volume:
                 f"{self.name}/{entry.name}: another process has {'removed' if now is None else 'replaced'} it while it "
                 "was read: read it again"
             )
+
+    def check_alone(self) -> None:
+        """Raise VolumeError if another process became the writer meanwhile: while the device changed its driver."""
+        if not directory.is_current(self.device, self._directory):
+            raise VolumeError(f"{self.name}: another process wrote to it while it changed its driver: save again")
 
     def refresh(self) -> None:
         """See what a writer has done since. A writer itself need not."""

@@ -10,7 +10,7 @@ import click
 
 import fastio
 from fastio.transports import registry
-from fastio.volumes.opening import tool_of
+from fastio.volumes.opening import tools_of
 from fastio_bench.doctor import nvme
 from fastio_bench.harness import fresh_process, timing
 from fastio_bench.harness.command_run import CommandRun, forecast
@@ -34,7 +34,7 @@ def io(
     command: CommandRun, rounds: int | None, device: str, chosen: tuple[str, ...], volumes: tuple[str, ...] = ()
 ) -> None:
     """Bandwidth by tool, size, write and read, cold and warm, and what it costs in processor time."""
-    if files := [volume for volume in volumes if not tool_of(volume)]:
+    if files := [volume for volume in volumes if not tools_of(volume)]:
         raise click.UsageError(
             f"--volume {files[0]}: expected a volume on a namespace, as vfio:0000:03:00.0; tools of "
             "files are measured in --dir"

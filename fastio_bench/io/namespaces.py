@@ -14,7 +14,7 @@ import fastio
 from fastio._native import why_no_spdk
 from fastio.nvme import Controller, Obstacle
 from fastio.volumes import Volume
-from fastio.volumes.opening import tool_of
+from fastio.volumes.opening import tools_of
 from fastio_bench.harness.rounds import Contestant, Measured
 from fastio_bench.harness.timing import timed
 from fastio_bench.peers.catalogue import way
@@ -62,7 +62,7 @@ def table(volumes: Sequence[str], found: Sequence[tuple[Controller, Sequence[Obs
 
 
 def _speeds(driver: str, volumes: Sequence[str], found: Sequence[tuple[Controller, Sequence[Obstacle]]]) -> str:
-    own = [volume for volume in volumes if tool_of(volume) == driver]
+    own = [volume for volume in volumes if driver in tools_of(volume)]
     if own:
         return f"in the tables of speeds: {', '.join(own)}"
     if driver == "spdk" and (missing := why_no_spdk()):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from fastio._native import BlockStore
 from fastio.volumes import namespace_device
 
-WHERE = "vfio:0000:03:00.0"
+ADDRESS = "0000:03:00.0"
+WHERE = f"vfio:{ADDRESS}"
 """The volume's name."""
 
 
@@ -22,6 +23,7 @@ class Controller:
     """
 
     by_host = 0
+    drivers: ClassVar[list[str]] = []
 
     def __init__(self, path: Path) -> None:
         fd = os.open(path, os.O_RDWR)
@@ -57,12 +59,15 @@ class Controller:
 
 
 def on_file(path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int = 32 << 20) -> Path:
-    """Let volumes find a controller at WHERE, whose namespace is a new file."""
+    """Let volumes find a controller at ADDRESS, whose namespace is a new file. ``Controller.drivers`` opened it."""
     path.write_bytes(bytes(nbytes))
+    Controller.drivers = []
 
     def opened(devices: Any, limit: int, driver: str, alignment: int) -> Controller:
-        assert (devices, driver) == (["0000:03:00.0"], "vfio")
+        assert devices == [{"vfio": ADDRESS, "spdk": f"trtype=PCIe traddr={ADDRESS}"}[driver]]
+        Controller.drivers.append(driver)
         return Controller(path)
 
     monkeypatch.setattr(namespace_device, "BlockStore", opened)
+    monkeypatch.setattr(namespace_device, "_last_drivers", {})
     return path

@@ -19,7 +19,7 @@ class FragileDevice:
     and the device goes on as it does after the end of a process.
     """
 
-    name = "memory"
+    name, kind = "memory", ""
 
     def __init__(self, image: bytes, cut_at: int = -1) -> None:
         self.nbytes = len(image)

@@ -111,7 +111,7 @@ def test_a_dictionary_learns_the_times_of_the_driver(disk: Path, monkeypatch: py
         fastio.explain(nbytes, "save", folder=WHERE),
     ):
         assert (told.tool, told.context.device) == ("vfio", "cpu, 0000:03:00.0")
-        assert [(entry.tool, entry.samples) for entry in told.entries] == [("vfio", 2)]  # besides the first call
+        assert [(entry.tool, entry.samples > 0) for entry in told.entries] == [("vfio", True)]
     with pytest.raises(FileNotFoundError, match=r"no object 'y\.pt'"):
         fastio.explain(f"{WHERE}/y.pt", "save")
     assert fastio.save(STATE, f"{WHERE}/x.pt", policy="vfio").reason == "it was asked for"
@@ -232,6 +232,17 @@ def test_memory_of_several_devices_and_of_the_host_is_one_object(disk: Path) -> 
         assert (result.route, result.verified) == ("peer", True)
         for found in (fastio.load(path, "cpu"), fastio.load(path, "simulated:1")):
             assert all(torch.equal(found[name].cpu(), value) for name, value in state.items())
+
+
+@pytest.mark.simulated
+def test_the_result_names_tensors_that_the_host_packs(disk: Path) -> None:
+    Volume.create(WHERE).close()
+    on_device = {name: value.to(DEVICE) for name, value in STATE.items()}
+    result = fastio.save(on_device, f"{WHERE}/x.safetensors")
+    note = f"1 tensors of {STATE['packed'].nbytes} bytes were packed in host memory: they are not contiguous"
+    assert (result.route, result.fallbacks) == ("peer", (note,))
+    found = fastio.load(f"{WHERE}/x.safetensors", DEVICE)
+    assert all(torch.equal(found[name].cpu(), value) for name, value in STATE.items())
 
 
 @pytest.mark.simulated
