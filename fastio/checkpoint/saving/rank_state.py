@@ -63,7 +63,7 @@ class RankState(NamedTuple):
 
     tensors: Mapping[str, LocalTensor]
     storages: Sequence[Storage]
-    objects: Mapping[str, bytes]
+    objects: Mapping[str, bytearray]  # torch warns of memory that is not writable
     paths: Mapping[str, Path]
     tree: bytes
     image: None = None

@@ -8,20 +8,17 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
-from typing import NamedTuple
-
-from torch.distributed.checkpoint.planner import WriteItem
-from torch.distributed.checkpoint.storage import WriteResult
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from fastio._native import crc32
 from fastio.checkpoint.folder import manifest
 from fastio.checkpoint.folder.manifest import File, Manifest
 from fastio.checkpoint.folder.unpublished_step import UnpublishedStep
 from fastio.checkpoint.ranks.gloo import Gloo
+from fastio.checkpoint.ranks.meanwhile import meanwhile
 from fastio.checkpoint.ranks.messages import Messages, tried
-from fastio.checkpoint.ranks.shared_folder import comes_true
-from fastio.checkpoint.saving.file_checksum import of_file
+from fastio.checkpoint.saving.rank_file import RankFile, Report, Written
 from fastio.checkpoint.saving.rank_plans import (
     GlobalPlan,
     GlobalPlanner,
@@ -32,22 +29,14 @@ from fastio.checkpoint.saving.rank_plans import (
 )
 from fastio.checkpoint.saving.rank_state import RankState
 from fastio.checkpoint.saving.step_kinds import RankTask
-from fastio.checkpoint.saving.writing import WrittenStep, check_file
+from fastio.checkpoint.saving.writing import WrittenStep
 from fastio.distributed import metadata as metadata_file
-from fastio.distributed.data_file import DataFile
-from fastio.distributed.item_checksums import hashing_blocks, results_of
-from fastio.distributed.items import Image, ImageBuilder
-from fastio.distributed.stored_items import FORMAT
-from fastio.engine.save import write_layout
-from fastio.errors import CheckpointError, RankError
+from fastio.errors import RankError
 from fastio.files.atomic_file import AtomicFile
 from fastio.files.checkpoint_folders import DCP_METADATA
-from fastio.files.open_file import opened
-from fastio.results import SaveResult
 from fastio.runtime.gc_pause import gc_paused
 
 _log = logging.getLogger("fastio.checkpoint")
-_APPEARS_SECONDS = 30.0  # within which a folder that another machine made is seen through a network file system
 
 
 class _Order(NamedTuple):
@@ -57,11 +46,10 @@ class _Order(NamedTuple):
     kept: list[int]
 
 
-class _Report(NamedTuple):
-    """What a rank has written, durably."""
+class _Late(NamedTuple):
+    """What a rank has written, durably: its report, unless it told it before, and for how many seconds it wrote."""
 
-    file: File
-    results: list[WriteResult]
+    report: Report | None
     seconds: float
 
 
@@ -91,7 +79,10 @@ class _RankStep:
         self._rank, self._world = writer.connections.rank, writer.connections.world
         self._new: UnpublishedStep | None = None
         self._plan: GlobalPlan | None = None
-        self._file: DataFile | None = None
+        self._file: RankFile | None = None
+        self._expected: Report | None = None  # of this rank, which the first one knows then
+        self._reports: list[Any] = []  # what each rank expects, if it does; on the first one
+        self._metadata: tuple[bytes | None, Exception | None] = None, None  # DCP's, once it is pickled
 
     def write(self) -> WrittenStep:
         try:
@@ -116,14 +107,14 @@ class _RankStep:
         orders, error = tried(lambda: self._ordered(plans)) if plans is not None else (None, None)
         order: _Order = self._messages.scattered(orders, error)
         self._writer.local_planner.keep()
-        written, error = tried(lambda: self._write_own(state, plan, order))
+        written, error = self._written(plan, order)
         self._task.staged_is_free()
-        report, result = written if written is not None else (None, None)
-        reports = self._messages.gathered(report, error)
+        late, error = tried(lambda: self._checked(written)) if written is not None else (None, error)
+        reports = self._messages.gathered(late, error)
         made, error = tried(lambda: self._published(reports)) if reports is not None else (None, None)
         made = self._messages.scattered(None if made is None else [made] * self._world, error)
-        assert result is not None
-        return WrittenStep(made, result)
+        assert written is not None
+        return WrittenStep(made, written.result)
 
     def _ordered(self, plans: list[SentPlan] | RankError) -> list[_Order]:
         """Plan for all ranks, and make the folder of the step."""
@@ -135,68 +126,68 @@ class _RankStep:
         self._new = UnpublishedStep(self._task.folder, self._task.step)
         return [_Order(os.path.basename(self._new.path), kept) for kept in self._plan.kept]
 
-    def _write_own(self, state: RankState, plan: LocalPlan | None, order: _Order) -> tuple[_Report, SaveResult]:
-        """Write this rank's file, durably, and check what the disk has of it."""
+    def _written(self, plan: LocalPlan | None, order: _Order) -> tuple[Written | None, Exception | None]:
+        """Write this rank's file; meanwhile tell what will be in it, or the error; the first rank pickles it."""
+        file, error = tried(lambda: self._laid_out(plan, order))
+        told: list[Exception | None] = [error]
+
+        def tell() -> None:
+            if file is not None:
+                self._expected, told[0] = tried(file.expected)
+            reports = self._messages.gathered(self._expected, told[0])
+            if isinstance(reports, list):
+                self._reports = reports
+                if None not in reports:
+                    self._metadata = tried(lambda: self._pickled(reports))
+
+        with meanwhile(self._writer.connections, tell):
+            written, error = tried(file.write) if file is not None else (None, error)
+        return (written, error) if told[0] is None else (None, told[0])
+
+    def _laid_out(self, plan: LocalPlan | None, order: _Order) -> RankFile:
         assert plan is not None
         path = os.path.join(self._task.folder.path, order.name)
-        _wait_for_folder(path)
-        with gc_paused():
-            image = _lay_out(state, [plan.plan.items[number] for number in order.kept])
-        self._file = file = DataFile(path, f"__{self._rank}_")
-        task = self._task
-        with hashing_blocks(image, state.by_tensor(task.block_crcs)) as block_crcs:
-            result, values = write_layout(
-                image.layout, file, FORMAT, task.policy, True, task.progress, task.is_snapshot,
-                state.by_tensor(task.crcs),
-            )  # fmt: skip
-        written = File(file.name, image.layout.size, of_file(image.layout, values))
-        with opened(file.path) as (fd, size):
-            check_file(file.path, fd, size, written, task.read_back)
-        if task.chunk_memory is not None:  # what was written is the live state
-            task.chunk_memory.pause.require()
-        return _Report(written, results_of(image, file.name, values, block_crcs), result.seconds), result
+        self._file = RankFile(self._task, path, self._rank, [plan.plan.items[number] for number in order.kept])
+        return self._file
 
-    def _published(self, reports: list[_Report] | RankError) -> Manifest:
+    def _checked(self, written: Written) -> _Late:
+        assert self._file is not None
+        report = self._file.checked(written, self._expected)
+        return _Late(report if self._expected is None else None, written.result.seconds)
+
+    def _pickled(self, reports: Sequence[Report]) -> bytes:
+        """Return the bytes of DCP's metadata."""
+        assert self._plan is not None
+        metadata = self._plan.metadata
+        with gc_paused():
+            metadata.storage_data = {one.index: one.storage_data for report in reports for one in report.results}
+            return metadata_file.pickled(metadata)
+
+    def _published(self, late: list[_Late] | RankError) -> Manifest:
         """Write DCP's metadata and the manifest, and publish the step."""
-        if isinstance(reports, RankError):
-            raise reports
+        if isinstance(late, RankError):
+            raise late
         assert self._plan is not None
         assert self._new is not None
-        task, path, metadata = self._task, self._new.path, self._plan.metadata
-        metadata.storage_data = {one.index: one.storage_data for report in reports for one in report.results}
-        data = metadata_file.pickled(metadata)
-        with AtomicFile(os.path.join(path, DCP_METADATA)) as new:
+        reports: list[Report] = [one.report or told for one, told in zip(late, self._reports, strict=True)]
+        data, error = self._metadata
+        if error is not None:
+            raise error
+        if data is None:
+            data = self._pickled(reports)
+        with AtomicFile(os.path.join(self._new.path, DCP_METADATA)) as new:
             new.fill(data)
             new.commit(durable=True)
         files = (File(DCP_METADATA, len(data), crc32(data)), *(report.file for report in reports))
+        task, ranks = self._task, self._world
         saved = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        nbytes, ranks = tensor_bytes(metadata), self._world
+        nbytes = tensor_bytes(self._plan.metadata)
         made = Manifest(task.step, self._order, saved, nbytes, files, {}, task.metadata, manifest.DCP, ranks)
-        with AtomicFile(os.path.join(path, manifest.NAME)) as new:
+        with AtomicFile(os.path.join(self._new.path, manifest.NAME)) as new:
             manifest.write(new, made)
         self._new.publish()
-        slowest = max(range(ranks), key=lambda rank: reports[rank].seconds)
-        _log.info("step %d: rank %d wrote for the longest time, %.2f s", task.step, slowest, reports[slowest].seconds)
+        slowest = max(range(ranks), key=lambda rank: late[rank].seconds)
+        _log.info("step %d: rank %d wrote for the longest time, %.2f s", task.step, slowest, late[slowest].seconds)
         self._new = None
         self._writer.hide()
         return made
-
-
-def _wait_for_folder(path: str) -> None:
-    """Return when a folder is seen that the first rank made. CheckpointError if that takes too long."""
-    if not comes_true(lambda: os.path.isdir(path), _APPEARS_SECONDS):
-        raise CheckpointError(
-            f"{path}: this rank does not see the folder that rank 0 made: all ranks must write to one file system, "
-            "as a network file system under the same path"
-        )
-
-
-def _lay_out(state: RankState, items: list[WriteItem]) -> Image:
-    builder = ImageBuilder()
-    for item in items:
-        name = item.index.fqn
-        if name in state.objects:
-            builder.add_bytes(item.index, memoryview(state.objects[name]))
-        else:
-            builder.add(item.index, state.tensor(name))
-    return builder.build()
