@@ -148,6 +148,27 @@ class Slice:
     @property
     def nbytes(self) -> int: ...
 
+class CopyBatch:
+    """Copies of memory that threads share, made again and again, and the CRC-32s of the copies.
+
+    ``copies``: target and source, both addresses, bytes, and the bytes of the blocks whose CRC-32s are computed: a
+    power of two of up to 4 MiB.
+    """
+    def __init__(self, copies: Sequence[tuple[int, int, int, int]]) -> None: ...
+    @property
+    def nbytes(self) -> int: ...
+    def begin(self) -> None:
+        """Begin anew: all copies are to be made."""
+    def run(self, control: Control, most: int) -> bool:
+        """Make copies of at least ``most`` bytes, if so many are left; return whether some may be left.
+
+        Once ``control`` is cancelled, none is begun.
+        """
+    def crcs(self) -> list[int]:
+        """Return the CRC-32 of each copy. NativeError unless all were made."""
+    def block_crcs(self, copy: int) -> bytes:
+        """Return those of the blocks of a copy, four native bytes each."""
+
 class Digests:
     """Digests of copied memory, block by block, which find what changed in its source."""
 
@@ -251,9 +272,6 @@ def streaming_copy(target: int, source: int, nbytes: int) -> None:
 
 def crc32(data: Any, value: int = 0) -> int: ...
 def crc32_at(address: int, nbytes: int, value: int = 0) -> int: ...
-def crc32_blocks_copy(destination: int, source: int, nbytes: int, block: int) -> bytes:
-    """Copy memory, given by addresses, past the caches; return the CRC-32 of each block, four native bytes each."""
-
 def crc32_blocks(address: int, nbytes: int, block: int) -> bytes:
     """Return the CRC-32 of each block of memory, four native bytes each."""
 

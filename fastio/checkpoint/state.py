@@ -16,6 +16,7 @@ _slot_names: Callable[[type], list[str]] = copyreg._slotnames  # type: ignore[at
 
 ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
 """Types whose values hold no other objects. Most values of a state have them."""
+_BUILT_IN = frozenset({dict, OrderedDict, list, tuple})
 
 
 def is_stateful(obj: Any) -> bool:
@@ -24,7 +25,7 @@ def is_stateful(obj: Any) -> bool:
     Only its class is examined: an object may have a ``__getattr__`` for any name, even one with side effects.
     """
     kind = type(obj)
-    if kind in ATOMS or isinstance(obj, (type, torch.Tensor)):
+    if kind in ATOMS or kind in _BUILT_IN or issubclass(kind, type) or torch.Tensor in kind.__mro__:
         return False
     return _has_method(kind, "state_dict") and _has_method(kind, "load_state_dict")
 
@@ -56,6 +57,8 @@ def find_holders(tree: Any, is_wanted: Callable[[Any], bool]) -> set[int]:
         if ATOMS.issuperset(map(type, values)):
             continue
         for value in values:
+            if type(value) in ATOMS:
+                continue
             if is_wanted(value):
                 found.append(id(container))
             elif is_container(value):
@@ -78,7 +81,13 @@ def capture(state: Any) -> Any:
     A container that holds no object with a state is returned itself. Others are copied once each, with their type and
     attributes. CheckpointError names one that cannot be copied.
     """
-    return _Capture(find_holders(state, _gives_state)).capture(state, "state")
+    return capture_with(state, None)[0]
+
+
+def capture_with(state: Any, kind: type | None) -> tuple[Any, list[Any]]:
+    """Return what :func:`capture` does, and the states of the objects of one type, in order."""
+    captured = _Capture(find_holders(state, _gives_state), kind)
+    return captured.capture(state, "state"), captured.of_kind
 
 
 def _has_method(kind: type, name: str) -> bool:
@@ -92,15 +101,18 @@ def _gives_state(obj: Any) -> bool:
 class _Capture:
     """Copies containers, each once, and remembers the copies by the ids of the originals."""
 
-    def __init__(self, holders: set[int]) -> None:
-        self._holders = holders
+    def __init__(self, holders: set[int], kind: type | None) -> None:
+        self._holders, self._kind = holders, kind
         self._made: dict[int, Any] = {}
+        self.of_kind: list[Any] = []
 
     def capture(self, obj: Any, path: str) -> Any:
         if id(obj) in self._made:
             return self._made[id(obj)]
         if is_stateful(obj):
             made = obj.state_dict()
+            if type(obj) is self._kind:
+                self.of_kind.append(made)
         elif isinstance(obj, torch.Generator):
             made = saved_generator(obj, path)
         elif id(obj) not in self._holders:

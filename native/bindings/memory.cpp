@@ -2,12 +2,17 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "bindings/values.hpp"
 #include "checksum/block_crcs.hpp"
+#include "checksum/copy_batch.hpp"
 #include "checksum/crc32.hpp"
 #include "checksum/digests.hpp"
 #include "memory/fault_probe.hpp"
@@ -106,6 +111,27 @@ void bind_memory(nb::module_& module) {
                 return digests.differs(first, reinterpret_cast<const uint8_t*>(source), nbytes);
             },
             "first"_a, "source"_a, "nbytes"_a);
+    nb::class_<CopyBatch>(module, "CopyBatch",
+                          "Copies of memory that threads share, made again and again, with CRC-32s of the copies.")
+        .def(
+            "__init__",
+            [](CopyBatch* self, const std::vector<std::tuple<uintptr_t, uintptr_t, uint64_t, uint64_t>>& rows) {
+                std::vector<CopyBatch::Copy> copies;
+                copies.reserve(rows.size());
+                for (const auto& [target, source, nbytes, block] : rows) {
+                    copies.push_back(
+                        {reinterpret_cast<uint8_t*>(target), reinterpret_cast<const uint8_t*>(source), nbytes, block});
+                }
+                new (self) CopyBatch(std::move(copies));
+            },
+            "copies"_a)
+        .def("begin", &CopyBatch::begin)
+        .def("run", &CopyBatch::run, "control"_a, "most"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def_prop_ro("nbytes", &CopyBatch::nbytes)
+        .def("crcs", &CopyBatch::crcs)
+        .def(
+            "block_crcs", [](const CopyBatch& batch, size_t copy) { return as_bytes(batch.block_crcs(copy)); },
+            "copy"_a);
     module.def("fault_signal", &fault_signal, "fd"_a, "nbytes"_a, nb::call_guard<nb::gil_scoped_release>());
     module.def(
         "streaming_copy",
@@ -120,15 +146,6 @@ void bind_memory(nb::module_& module) {
             return checksum(value, reinterpret_cast<const void*>(address), nbytes);
         },
         "address"_a, "nbytes"_a, "value"_a = 0);
-    module.def(
-        "crc32_blocks_copy",
-        [](uintptr_t destination, uintptr_t source, uint64_t nbytes, uint64_t block) {
-            return as_bytes(without_gil([=] {
-                return crc32_blocks_copy(reinterpret_cast<uint8_t*>(destination),
-                                         reinterpret_cast<const uint8_t*>(source), nbytes, block);
-            }));
-        },
-        "destination"_a, "source"_a, "nbytes"_a, "block"_a);
     module.def(
         "crc32_blocks",
         [](uintptr_t address, uint64_t nbytes, uint64_t block) {

@@ -15,26 +15,15 @@ uint64_t count_of(uint64_t nbytes, uint64_t block) {
     return nbytes / block + (nbytes % block != 0);
 }
 
-template <typename Crc>
-std::vector<uint32_t> by_block(uint64_t nbytes, uint64_t block, Crc crc) {
-    std::vector<uint32_t> crcs;
-    crcs.reserve(count_of(nbytes, block));
-    for (uint64_t at = 0; at < nbytes; at += std::min(block, nbytes - at)) {
-        crcs.push_back(crc(at, std::min(block, nbytes - at)));
-    }
-    return crcs;
-}
-
 }  // namespace
 
 std::vector<uint32_t> crc32_blocks(const uint8_t* data, uint64_t nbytes, uint64_t block) {
-    return by_block(nbytes, block, [=](uint64_t at, uint64_t length) { return crc32(0, data + at, length); });
-}
-
-std::vector<uint32_t> crc32_blocks_copy(uint8_t* destination, const uint8_t* source, uint64_t nbytes, uint64_t block) {
-    return by_block(nbytes, block, [=](uint64_t at, uint64_t length) {
-        return crc32_streaming_copy(0, destination + at, source + at, length);
-    });
+    std::vector<uint32_t> crcs;
+    crcs.reserve(count_of(nbytes, block));
+    for (uint64_t at = 0; at < nbytes; at += std::min(block, nbytes - at)) {
+        crcs.push_back(crc32(0, data + at, std::min(block, nbytes - at)));
+    }
+    return crcs;
 }
 
 uint32_t crc32_of_blocks(const uint32_t* crcs, size_t count, uint64_t nbytes, uint64_t block) {

@@ -10,9 +10,6 @@ namespace fastio {
 // Returns the CRC-32 of each block of `nbytes` at `data`. Throws Refused if `block` is 0.
 std::vector<uint32_t> crc32_blocks(const uint8_t* data, uint64_t nbytes, uint64_t block);
 
-// Copies memory as crc32_streaming_copy() does, and returns the CRC-32 of each block of the copy.
-std::vector<uint32_t> crc32_blocks_copy(uint8_t* destination, const uint8_t* source, uint64_t nbytes, uint64_t block);
-
 // Returns the CRC-32 of `nbytes` in `count` blocks, from those of the blocks. Throws Refused if they are not so many.
 uint32_t crc32_of_blocks(const uint32_t* crcs, size_t count, uint64_t nbytes, uint64_t block);
 

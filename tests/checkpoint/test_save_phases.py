@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from fastio._native import crc32_blocks_copy
+from fastio._native import Control, CopyBatch
 from fastio.checkpoint import Checkpointer
 from fastio.checkpoint.folder import step_folders
 from fastio.checkpoint.saving import parallel_copy
@@ -41,14 +42,19 @@ def test_interrupted_copy_leaves_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, error: type[BaseException]
 ) -> None:
     state = make()
-    left = 4
 
-    def breaking(*arguments: Any) -> bytes:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise error
-        return crc32_blocks_copy(*arguments)
+    def breaking(copies: Any) -> Any:
+        batch = CopyBatch(copies)
+        left = 4
+
+        def run(control: Control, most: int) -> bool:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise error
+            return batch.run(control, most)
+
+        return SimpleNamespace(begin=batch.begin, run=run, nbytes=batch.nbytes)
 
     # With one processor the main thread makes all copies, so that the error is raised there.
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
@@ -57,9 +63,9 @@ def test_interrupted_copy_leaves_no_step(
         checkpointer.save(0, state)
         checkpointer.wait()
         with monkeypatch.context() as patch:
-            patch.setattr(parallel_copy, "crc32_blocks_copy", breaking)
+            patch.setattr(parallel_copy, "NativeBatch", breaking)
             with pytest.raises(error):
-                checkpointer.save(1, state)
+                checkpointer.save(1, make())  # elsewhere in memory, so another batch
         checkpointer.wait()  # no write was started
         assert checkpointer.steps() == [0]
         assert sorted(os.listdir(tmp_path)) == [".lock", "step-0000000000"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import changing_tasks
 import fastio
 import step_tasks
 from commands import run
@@ -136,3 +137,12 @@ def test_tensors_that_share_memory_get_their_values_or_none(ranks: Ranks, tmp_pa
     assert apart == [9] * 7
     assert "share a part of their memory" in text
     assert expanded == [8] * 3
+
+
+@pytest.mark.parametrize("options", [{}, {"when_busy": "queue"}])
+def test_each_step_has_the_state_of_its_time(ranks: Ranks, tmp_path: Path, options: dict[str, Any]) -> None:
+    """States that differ from the one before in one way: in a value, a type, a shape, in which tensors are one."""
+    for answers in ranks.run(changing_tasks.save_changing, str(tmp_path / "run"), options)[:2]:
+        assert len(answers) == len(changing_tasks.CHANGES)
+        for number, (saved, restored) in enumerate(answers):
+            assert restored == saved, number

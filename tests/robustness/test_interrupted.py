@@ -141,11 +141,13 @@ os.sched_getaffinity = lambda _: set(range(4))  # so many threads copy
 sources = [torch.ones(12 << 20) for _ in range(2)]
 targets = [torch.empty_like(one) for one in sources]
 copies = [parallel_copy.Copy(n, targets[n].data_ptr(), sources[n].data_ptr(), 48 << 20) for n in range(2)]
+batch = parallel_copy.CopyBatch(copies)
 start = time.perf_counter()
-assert parallel_copy.copy_all(copies).keys() == {0, 1}
+batch.run()
+assert batch.crcs.keys() == {0, 1}
 interrupts = Interrupts((time.perf_counter() - start) * 1.2, again=1e-3)
 while interrupts.came < 25 // share:
-    if interrupts.during(lambda: parallel_copy.copy_all(copies)):
+    if interrupts.during(batch.run):
         assert not transfer_functions(), transfer_functions()
 assert only_one_thread()
 """

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from fastio.checkpoint.folder.lock import is_running
 from fastio.checkpoint.folder.manifest import NAME, File
-from fastio.checkpoint.saving.rank_part import Report
+from fastio.checkpoint.saving.rank_file import Report
 from fastio.distributed import metadata as metadata_file
 from fastio.errors import CheckpointError, RankError, TransferError
 from fastio.files.atomic_file import sync_folder
@@ -94,7 +94,7 @@ class StepReports:
 
     def leave(self, rank: int, report: Report) -> None:
         """Leave the report of a rank, durably. TransferError if the system refuses."""
-        content = (report.seconds, [tuple(file) for file in report.files])
+        content = [tuple(file) for file in report.files]
         places = {result.index: result.storage_data for result in report.results}
         self._leave(rank, Metadata({}, planner_data=content, storage_data=places))
 
@@ -154,6 +154,5 @@ def _report_in(content: Metadata) -> Report:
     stored: Any = content.planner_data
     if isinstance(stored, str):
         raise CheckpointError(stored)
-    seconds, files = stored
     results = [WriteResult(index, info.length, info) for index, info in content.storage_data.items()]
-    return Report([File(*file) for file in files], results, seconds)
+    return Report([File(*file) for file in stored], results)

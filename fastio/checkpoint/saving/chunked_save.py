@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from fastio._native import Control, crc32_at, crc32_combine
-from fastio.checkpoint.saving.parallel_copy import Copy, copy_all
+from fastio.checkpoint.saving.parallel_copy import Copy, CopyBatch
 from fastio.checkpoint.saving.snapshot import Snapshot, pin_for
 from fastio.checkpoint.training_pause import TrainingPause
 from fastio.devices import copy_errors
@@ -98,10 +98,11 @@ def _copied(layout: Layout, begin: int, end: int, address: int, values: list[int
             first = extent.address - extent.owner.data_ptr() + start
             with copy_errors():
                 host_bytes(targets[index], nbytes).copy_(storage_bytes(extent.owner)[first : first + nbytes])
-    crcs = copy_all(copies)
+    batch = CopyBatch(copies)
+    batch.run()
     for index, _, nbytes in parts:
         if layout.extents[index].checksum:
-            crc = crcs.get(index)  # None: it was copied from a device
+            crc = batch.crcs.get(index)  # None: it was copied from a device
             own = crc32_at(targets[index], nbytes) if crc is None else crc
             values[index] = crc32_combine(values[index], own, nbytes)
     checksums.patch(layout, values)  # CRCs of storages that are not complete yet are patched again later

@@ -10,9 +10,9 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement
 
+from fastio.checkpoint.saving.plain_entries import Path
 from fastio.checkpoint.saving.snapshot import Storage
 
-Path = tuple[str | int, ...]
 _Crcs = TypeVar("_Crcs")  # of a storage, or of its blocks
 
 
@@ -69,7 +69,7 @@ class RankState(NamedTuple):
 
     tensors: Mapping[str, LocalTensor]
     storages: Sequence[Storage]
-    objects: Mapping[str, bytes]
+    objects: Mapping[str, bytearray]  # torch warns of memory that is not writable
     paths: Mapping[str, Path]
     tree: bytes
     image: None = None

@@ -13,7 +13,7 @@ import torch
 
 from fastio import devices
 from fastio._native import Digests, Mapping
-from fastio.checkpoint.saving.parallel_copy import Copy, blocks_of, copy_all, split_by_first_block
+from fastio.checkpoint.saving.parallel_copy import Copy, CopyBatch, blocks_of, copy_all, split_by_first_block
 from fastio.checkpoint.saving.shared_staging import SharedStaging
 from fastio.devices import Accelerator, copy_errors
 from fastio.memory.raw_memory import host_bytes, storage_bytes, synchronize
@@ -53,6 +53,9 @@ class Snapshot:
         self._slots: dict[str, _Slot] = {}
         self._copies: list[Storage] = []  # storages over the memory of the slots
         self._is_complete = False
+        self._shape: list[tuple[str, int, torch.device]] | None = None  # what the slots are for
+        self._batch: CopyBatch | None = None  # of the last snapshot, from these addresses
+        self._sources: list[int] = []
         self.crcs: dict[str, int] = {}
         """CRC-32s of storages that the last :meth:`take` copied, by name: of those on the CPU, as far as it knows."""
         self.block_crcs: dict[str, bytes] = {}
@@ -63,8 +66,12 @@ class Snapshot:
 
         TransferError if there is no memory.
         """
+        shape = [(name, nbytes, storage.device) for name, storage, nbytes in storages]
+        if shape == self._shape:
+            return self._copies
         slots, total = _slots(storages)
         base = self._reserve(total, pin_for({storage.device.type for _, storage, _ in storages}))
+        self._shape, self._batch = shape, None
         if slots != self._slots:  # always in new memory, where self._slots is empty
             self._slots = slots
             self._copies = [storage_at(base + slots[name].start, name, nbytes) for name, _, nbytes in storages]
@@ -84,36 +91,48 @@ class Snapshot:
         compare, self._is_complete = self._comparable and self._is_complete, False
         used = {storage.device for _, storage, _ in storages}
         _synchronize(used)  # a tensor may be computed on any stream
-        copies = []
         changed = set()
-        block = 0
         for number, (_, storage, nbytes) in enumerate(storages):
-            target = self._copies[number][1]
-            if nbytes == 0:
-                continue
-            if storage.device.type == "cpu":
-                copies.append(Copy(number, target.data_ptr(), storage.data_ptr(), nbytes, block, compare))
-                block += blocks_of(nbytes)
-            elif _copy_from_device(storage_bytes(target), storage_bytes(storage)[:nbytes], compare):
-                changed.add(number)
+            if nbytes and storage.device.type != "cpu":
+                target = self._copies[number][1]
+                if _copy_from_device(storage_bytes(target), storage_bytes(storage)[:nbytes], compare):
+                    changed.add(number)
         _synchronize(used)
-        if not compare or self._digests is None:
-            self._copy(copies, storages)
-            self._is_complete = True
-            return set()
-        first, rest = split_by_first_block(copies, self._digests)
-        changed |= self._copy(first, storages)
-        begin({storages[number][0] for number in changed})
-        changed |= self._copy(rest, storages)
+        if self._digests is None:
+            self._copy_again(storages)
+        elif not compare:
+            self._copy(self._made(storages, compare), storages, self._digests)
+        else:
+            first, rest = split_by_first_block(self._made(storages, compare), self._digests)
+            changed |= self._copy(first, storages, self._digests)
+            begin({storages[number][0] for number in changed})
+            changed |= self._copy(rest, storages, self._digests)
         self._is_complete = True
-        return {name for number, (name, _, _) in enumerate(storages) if number not in changed}
+        return {name for number, (name, _, _) in enumerate(storages) if compare and number not in changed}
 
-    def _copy(self, copies: list[Copy], storages: Sequence[Storage]) -> set[int]:
+    def _made(self, storages: Sequence[Storage], compare: bool) -> list[Copy]:
+        """The copies of all storages in host memory."""
+        copies, block = [], 0
+        for number, (_, storage, nbytes) in enumerate(storages):
+            if nbytes and storage.device.type == "cpu":
+                target = self._copies[number][1].data_ptr()
+                copies.append(Copy(number, target, storage.data_ptr(), nbytes, block, compare))
+                block += blocks_of(nbytes)
+        return copies
+
+    def _copy_again(self, storages: Sequence[Storage]) -> None:
+        """Copy all storages in host memory, as the last time if they are where they were."""
+        sources = [storage.data_ptr() for _, storage, _ in storages]
+        if self._batch is None or sources != self._sources:
+            self._batch, self._sources = CopyBatch(self._made(storages, compare=False)), sources
+        self._batch.run()
+        self.crcs = {storages[number][0]: crc for number, crc in self._batch.crcs.items()}
+        self.block_crcs = {storages[number][0]: crcs for number, crcs in self._batch.block_crcs.items()}
+
+    def _copy(self, copies: list[Copy], storages: Sequence[Storage], digests: Digests) -> set[int]:
         """Make copies, and note their CRC-32s; return the numbers of those made."""
-        block_crcs: dict[int, bytes] = {}
-        made = copy_all(copies, self._digests, block_crcs)
+        made = copy_all(copies, digests)
         self.crcs |= {storages[number][0]: crc for number, crc in made.items() if crc is not None}
-        self.block_crcs |= {storages[number][0]: crcs for number, crcs in block_crcs.items()}
         return set(made)
 
     @property
@@ -126,6 +145,7 @@ class Snapshot:
         """Free the memory."""
         memory, self._memory = self._memory, None
         self._slots, self._copies, self._digests, self._is_complete = {}, [], None, False
+        self._shape = self._batch = None
         if memory is not None and not isinstance(memory, Mapping):
             memory.close()
 

@@ -66,9 +66,12 @@ class StepsOfRanks:
     """Steps by ranks, of which the first holds the folder's lock, publishes steps, and removes old ones."""
 
     def __init__(self, steps: StepFolder, members: Ranks) -> None:
+        from fastio.checkpoint.saving.rank_capture import RankCapture
+
         self.members: Alone = members
         self._ranks, self._connections = members, members.writes
-        self._steps, self._refused_objects = steps, RefusedObjects()
+        self._steps = steps
+        self._capture = RankCapture(members.rank)
         self.lock: FolderLock | None = None
         try:
             with members.agreement("Checkpointer"):
@@ -88,10 +91,7 @@ class StepsOfRanks:
         return RankWriterProcess(self._steps, settings, inherited, self._connections)
 
     def task(self, step: int, state: Any, metadata: dict[str, Any], settings: SaveSettings) -> RankTask:
-        from fastio.checkpoint.saving.rank_capture import rank_state
-
-        where = f"{self._steps.path}: step {step}"
-        content = rank_state(state, where, self._refused_objects, self.members.rank)
+        content = self._capture.capture(state, f"{self._steps.path}: step {step}")
         return RankTask(
             self._steps, step, content, metadata, base=None, chunk_memory=None, is_snapshot=False,
             crcs={}, block_crcs={}, policy=settings.policy, read_back=settings.read_back, progress=None,
