@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from torch.distributed.checkpoint.planner import WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
 from fastio._native import crc32
@@ -18,7 +17,7 @@ from fastio.checkpoint.saving.step_kinds import RankTask
 from fastio.checkpoint.saving.writing import check_file
 from fastio.distributed.data_file import DataFile
 from fastio.distributed.item_checksums import hashing_blocks, known_blocks, results_of
-from fastio.distributed.items import Image, ImageBuilder
+from fastio.distributed.items import Image
 from fastio.distributed.stored_items import FORMAT
 from fastio.engine.save import write_layout
 from fastio.errors import CheckpointError
@@ -47,14 +46,13 @@ class Written(NamedTuple):
 class RankFile:
     """The file of a rank in the folder ``path``: laid out, but not written yet."""
 
-    def __init__(self, task: RankTask, path: str, rank: int, items: list[WriteItem]) -> None:
+    def __init__(self, task: RankTask, path: str, rank: int, image: Image) -> None:
         _wait_for_folder(path)
         state: RankState = task.content
-        self._task, self._state = task, state
-        with gc_paused():
-            self._image = _lay_out(state, items)
-        self._crcs = _all_crcs(task, state, self._image)
-        self._blocks = None if self._crcs is None else known_blocks(self._image, state.by_tensor(task.block_crcs))
+        self._task, self._image = task, image
+        self._known, self._known_blocks = state.by_tensor(task.crcs), state.by_tensor(task.block_crcs)
+        self._crcs = _all_crcs(image, self._known, state.objects) if task.is_snapshot else None
+        self._blocks = None if self._crcs is None else known_blocks(image, self._known_blocks)
         self._file = DataFile(path, f"__{rank}_")
 
     def expected(self) -> Report | None:
@@ -67,9 +65,9 @@ class RankFile:
 
     def write(self) -> Written:
         """Write the file, durably."""
-        task, state = self._task, self._state
-        crcs = state.by_tensor(task.crcs) if self._crcs is None else self._crcs
-        with hashing_blocks(self._image, state.by_tensor(task.block_crcs)) as block_crcs:
+        task = self._task
+        crcs = self._known if self._crcs is None else self._crcs
+        with hashing_blocks(self._image, self._known_blocks) as block_crcs:
             result, values = write_layout(
                 self._image.layout, self._file, FORMAT, task.policy, True, task.progress, task.is_snapshot, crcs
             )
@@ -100,16 +98,14 @@ class RankFile:
             return Report(file, results_of(self._image, name, values, block_crcs))
 
 
-def _all_crcs(task: RankTask, state: RankState, image: Image) -> dict[str, int] | None:
+def _all_crcs(image: Image, known: Mapping[str, int], objects: Mapping[str, bytearray]) -> dict[str, int] | None:
     """The CRC-32s of all that a layout asks for, by the names of its extents; None if some are unknown."""
-    if not task.is_snapshot:
-        return None
-    found = state.by_tensor(task.crcs)
+    found = dict(known)
     for extent in image.layout.extents:
         if extent.checksum and extent.name not in found:
-            if extent.name not in state.objects:
+            if extent.name not in objects:
                 return None
-            found[extent.name] = crc32(state.objects[extent.name])
+            found[extent.name] = crc32(objects[extent.name])
     return found
 
 
@@ -120,14 +116,3 @@ def _wait_for_folder(path: str) -> None:
             f"{path}: this rank does not see the folder that rank 0 made: all ranks must write to one file system, "
             "as a network file system under the same path"
         )
-
-
-def _lay_out(state: RankState, items: list[WriteItem]) -> Image:
-    builder = ImageBuilder()
-    for item in items:
-        name = item.index.fqn
-        if name in state.objects:
-            builder.add_bytes(item.index, memoryview(state.objects[name]))
-        else:
-            builder.add(item.index, state.tensor(name))
-    return builder.build()

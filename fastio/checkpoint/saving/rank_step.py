@@ -19,6 +19,7 @@ from fastio.checkpoint.ranks.gloo import Gloo
 from fastio.checkpoint.ranks.meanwhile import meanwhile
 from fastio.checkpoint.ranks.messages import Messages, tried
 from fastio.checkpoint.saving.rank_file import RankFile, Report, Written
+from fastio.checkpoint.saving.rank_images import RankImages
 from fastio.checkpoint.saving.rank_plans import (
     GlobalPlan,
     GlobalPlanner,
@@ -63,6 +64,7 @@ class RankStepWriter:
         self.connections, self.messages = connections, Messages(connections)
         self.next_order, self.hide = next_order, hide
         self.local_planner, self.global_planner = LocalPlanner(connections.rank == 0), GlobalPlanner()
+        self.images = RankImages()
 
     def write(self, task: RankTask) -> WrittenStep:
         """Write a step; ``task.staged_is_free`` is called when the copy is needed no more.
@@ -147,7 +149,9 @@ class _RankStep:
     def _laid_out(self, plan: LocalPlan | None, order: _Order) -> RankFile:
         assert plan is not None
         path = os.path.join(self._task.folder.path, order.name)
-        self._file = RankFile(self._task, path, self._rank, [plan.plan.items[number] for number in order.kept])
+        state, is_snapshot = self._task.content, self._task.is_snapshot
+        image = self._writer.images.image(state, plan, order.kept, is_snapshot)
+        self._file = RankFile(self._task, path, self._rank, image)
         return self._file
 
     def _checked(self, written: Written) -> _Late:
