@@ -21,7 +21,7 @@ import torch.distributed as dist
 import fastio
 from fastio.checkpoint.ranks import gloo, shared_folder
 from fastio.checkpoint.ranks.gloo import Gloo
-from fastio.checkpoint.saving import rank_file
+from fastio.checkpoint.saving import rank_file, rank_images
 from rank_tasks import mesh_of
 
 _SECONDS = 60
@@ -369,7 +369,7 @@ def changed_copy(folder: str, count: int) -> Any:
     group = group_of(count)
     if group is None:
         return None
-    lay_out = rank_file._lay_out
+    lay_out = rank_images.lay_out
 
     def change_and_lay_out(state: Any, items: Any) -> Any:
         state.tensor("rank 1").view(torch.uint8)[1234] ^= 1
@@ -377,13 +377,13 @@ def changed_copy(folder: str, count: int) -> Any:
 
     with fastio.Checkpointer(folder, process_group=group) as checkpointer:
         if dist.get_rank() == 1:
-            rank_file._lay_out = change_and_lay_out
+            rank_images.lay_out = change_and_lay_out
         live = state_of(1)
         try:
             checkpointer.save(1, live)
             checkpointer.wait()
         finally:
-            rank_file._lay_out = lay_out
+            rank_images.lay_out = lay_out
         return is_state(live, 1), told(lambda: checkpointer.verify(1)), told(lambda: checkpointer.restore(1))
 
 

@@ -1,7 +1,4 @@
-"""Writes a rank's part of a step: a data file of its own, and links to files of the step before.
-
-It reports what the rank has in the step: before its file is written, where that is known.
-"""
+"""Writes a rank's data file of a step, and reports what the rank has there: before it is written, where it is known."""
 
 from __future__ import annotations
 
@@ -9,20 +6,19 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.storage import WriteResult
 
 from fastio._native import crc32
 from fastio.checkpoint.folder.manifest import File
 from fastio.checkpoint.ranks.shared_folder import comes_true
 from fastio.checkpoint.saving.file_checksum import of_file
-from fastio.checkpoint.saving.rank_links import LinkedItems, WrittenPart, find_unchanged, link_files
+from fastio.checkpoint.saving.rank_links import LinkedItems
 from fastio.checkpoint.saving.rank_state import RankState
 from fastio.checkpoint.saving.step_kinds import RankTask
 from fastio.checkpoint.saving.writing import check_file
 from fastio.distributed.data_file import DataFile
 from fastio.distributed.item_checksums import hashing_blocks, known_blocks, results_of
-from fastio.distributed.items import Image, ImageBuilder
+from fastio.distributed.items import Image
 from fastio.distributed.stored_items import FORMAT
 from fastio.engine.save import write_layout
 from fastio.errors import CheckpointError
@@ -49,30 +45,15 @@ class Written(NamedTuple):
 
 
 class RankFile:
-    """The file of a rank in the folder ``path``: laid out, but not written yet.
+    """The file of a rank in the folder ``path``: laid out, but not written yet. ``linked`` is what it has beside it."""
 
-    ``indices`` are the items that the rank has in the step. Those are not in the file that did not change since the
-    step in which the rank has ``last``, if that is the task's base: its files are linked into the folder.
-    """
-
-    def __init__(
-        self, task: RankTask, path: str, rank: int, indices: list[MetadataIndex], last: WrittenPart | None
-    ) -> None:
-        _wait_for_folder(path)
+    def __init__(self, task: RankTask, path: str, rank: int, image: Image, linked: LinkedItems) -> None:
         state: RankState = task.content
-        self._task, self._state = task, state
-        with gc_paused():
-            self._linked = _linked(task, path, indices, last)
-            elsewhere = {result.index for result in self._linked.results}
-            self._image = _lay_out(state, [index for index in indices if index not in elsewhere])
-        self._crcs = _all_crcs(task, state, self._image)
-        self._blocks = None if self._crcs is None else known_blocks(self._image, state.by_tensor(task.block_crcs))
+        self._task, self._image, self._linked = task, image, linked
+        self._known, self._known_blocks = state.by_tensor(task.crcs), state.by_tensor(task.block_crcs)
+        self._crcs = _all_crcs(image, self._known, state.objects) if task.is_snapshot else None
+        self._blocks = None if self._crcs is None else known_blocks(image, self._known_blocks)
         self._file = DataFile(path, f"__{rank}_")
-
-    @property
-    def linked_bytes(self) -> int:
-        """The bytes of the items that the rank shares with the step before."""
-        return sum(self._state.tensors[result.index.fqn].nbytes for result in self._linked.results)
 
     def expected(self) -> Report | None:
         """Return what will be in the file; None if that is only known once it is written."""
@@ -84,9 +65,9 @@ class RankFile:
 
     def write(self) -> Written:
         """Write the file, durably."""
-        task, state = self._task, self._state
-        crcs = state.by_tensor(task.crcs) if self._crcs is None else self._crcs
-        with hashing_blocks(self._image, state.by_tensor(task.block_crcs)) as block_crcs:
+        task = self._task
+        crcs = self._known if self._crcs is None else self._crcs
+        with hashing_blocks(self._image, self._known_blocks) as block_crcs:
             result, values = write_layout(
                 self._image.layout, self._file, FORMAT, task.policy, True, task.progress, task.is_snapshot, crcs
             )
@@ -118,43 +99,21 @@ class RankFile:
             return Report([file, *self._linked.files], results)
 
 
-def _linked(task: RankTask, path: str, indices: list[MetadataIndex], last: WrittenPart | None) -> LinkedItems:
-    """Link the files of unchanged items into the step's folder; nothing is linked if that fails."""
-    base = task.base
-    if base is None or last is None or last.order != base.manifest.order:
-        return LinkedItems()
-    found = find_unchanged(last, base.unchanged(), task.content, set(indices))
-    return found if link_files(found.files, task.folder.path_of(base.manifest.step), path) else LinkedItems()
-
-
-def _all_crcs(task: RankTask, state: RankState, image: Image) -> dict[str, int] | None:
+def _all_crcs(image: Image, known: Mapping[str, int], objects: Mapping[str, bytearray]) -> dict[str, int] | None:
     """The CRC-32s of all that a layout asks for, by the names of its extents; None if some are unknown."""
-    if not task.is_snapshot:
-        return None
-    found = state.by_tensor(task.crcs)
+    found = dict(known)
     for extent in image.layout.extents:
         if extent.checksum and extent.name not in found:
-            if extent.name not in state.objects:
+            if extent.name not in objects:
                 return None
-            found[extent.name] = crc32(state.objects[extent.name])
+            found[extent.name] = crc32(objects[extent.name])
     return found
 
 
-def _wait_for_folder(path: str) -> None:
+def wait_for_folder(path: str) -> None:
     """Return when a folder is seen that the first rank made. CheckpointError if that takes too long."""
     if not comes_true(lambda: os.path.isdir(path), _APPEARS_SECONDS):
         raise CheckpointError(
             f"{path}: this rank does not see the folder that rank 0 made: all ranks must write to one file system, "
             "as a network file system under the same path"
         )
-
-
-def _lay_out(state: RankState, indices: list[MetadataIndex]) -> Image:
-    builder = ImageBuilder()
-    for index in indices:
-        name = index.fqn
-        if name in state.objects:
-            builder.add_bytes(index, memoryview(state.objects[name]))
-        else:
-            builder.add(index, state.tensor(name))
-    return builder.build()

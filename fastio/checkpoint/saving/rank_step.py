@@ -21,8 +21,9 @@ from fastio.checkpoint.folder.unpublished_step import UnpublishedStep
 from fastio.checkpoint.ranks.gloo import Gloo
 from fastio.checkpoint.ranks.meanwhile import meanwhile
 from fastio.checkpoint.ranks.messages import Messages, tried
-from fastio.checkpoint.saving.rank_file import RankFile, Report, Written
-from fastio.checkpoint.saving.rank_links import WrittenPart, views_of
+from fastio.checkpoint.saving.rank_file import RankFile, Report, Written, wait_for_folder
+from fastio.checkpoint.saving.rank_images import RankImages
+from fastio.checkpoint.saving.rank_links import LinkedItems, WrittenPart, linked_items, views_of
 from fastio.checkpoint.saving.rank_plans import (
     GlobalPlan,
     GlobalPlanner,
@@ -68,6 +69,7 @@ class RankStepWriter:
         self.next_order, self.hide = next_order, hide
         self.last: WrittenPart | None = None  # what this rank has in the step that was written last
         self.local_planner, self.global_planner = LocalPlanner(connections.rank == 0), GlobalPlanner()
+        self.images = RankImages()
 
     def write(self, task: RankTask) -> WrittenStep:
         """Write a step; ``task.staged_is_free`` is called when the copy is needed no more.
@@ -85,6 +87,7 @@ class _RankStep:
         self._new: UnpublishedStep | None = None
         self._plan: GlobalPlan | None = None
         self._file: RankFile | None = None
+        self._linked = LinkedItems()
         self._expected: Report | None = None  # of this rank, which the first one knows then
         self._reports: list[Any] = []  # what each rank expects, if it does; on the first one
         self._metadata: tuple[bytes | None, Exception | None] = None, None  # DCP's, once it is pickled
@@ -122,9 +125,8 @@ class _RankStep:
         assert late is not None
         report = late.report or self._expected
         assert report is not None
-        assert self._file is not None
         self._writer.last = WrittenPart(made.order, views_of(state), report.files, report.results)
-        return WrittenStep(made, written.result, self._file.linked_bytes)
+        return WrittenStep(made, written.result, self._linked.nbytes)
 
     def _ordered(self, plans: list[SentPlan] | RankError) -> list[_Order]:
         """Plan for all ranks, and make the folder of the step."""
@@ -157,8 +159,14 @@ class _RankStep:
     def _laid_out(self, plan: LocalPlan | None, order: _Order) -> RankFile:
         assert plan is not None
         path = os.path.join(self._task.folder.path, order.name)
+        wait_for_folder(path)
+        state, is_snapshot = self._task.content, self._task.is_snapshot
         indices = [plan.plan.items[number].index for number in order.kept]
-        self._file = RankFile(self._task, path, self._rank, indices, self._writer.last)
+        self._linked = linked = linked_items(self._task, path, indices, self._writer.last)
+        elsewhere = {result.index for result in linked.results}
+        own = [number for number, index in zip(order.kept, indices, strict=True) if index not in elsewhere]
+        image = self._writer.images.image(state, plan, own, is_snapshot)
+        self._file = RankFile(self._task, path, self._rank, image, linked)
         return self._file
 
     def _checked(self, written: Written) -> _Late:

@@ -12,7 +12,8 @@ from fastio.checkpoint.folder.unpublished_step import UnpublishedStep, unpublish
 from fastio.checkpoint.ranks.step_reports import StepGoneError, StepReports
 from fastio.checkpoint.saving.rank_assignments import Assignment
 from fastio.checkpoint.saving.rank_file import RankFile, Report
-from fastio.checkpoint.saving.rank_links import WrittenPart, views_of
+from fastio.checkpoint.saving.rank_images import lay_out
+from fastio.checkpoint.saving.rank_links import WrittenPart, linked_items, views_of
 from fastio.checkpoint.saving.rank_plans import tensor_bytes
 from fastio.checkpoint.saving.rank_state import RankState
 from fastio.checkpoint.saving.rank_step import pickled, publish
@@ -21,6 +22,7 @@ from fastio.checkpoint.saving.step_kinds import RankTask
 from fastio.checkpoint.writer_process.messages import StagedPart, WriterSettings
 from fastio.engine.background_job import Progress
 from fastio.results import SaveResult
+from fastio.runtime.gc_pause import gc_paused
 
 
 class PartOfStep(NamedTuple):
@@ -105,9 +107,13 @@ class RankSteps:
         return PartOfStep(None, part.result, part.linked)
 
     def _written(self, task: RankTask, assignment: Assignment, path: str) -> _Part:
-        self._file = file = RankFile(task, path, self._rank, assignment.indices, self._last)
+        linked = linked_items(task, path, assignment.indices, self._last)
+        elsewhere = {result.index for result in linked.results}
+        with gc_paused():
+            image = lay_out(task.content, [index for index in assignment.indices if index not in elsewhere])
+        self._file = file = RankFile(task, path, self._rank, image, linked)
         written = file.write()
-        return _Part(file.checked(written, None), written.result, file.linked_bytes)
+        return _Part(file.checked(written, None), written.result, linked.nbytes)
 
     def _discard(self) -> None:
         if self._file is not None:
