@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch.distributed.checkpoint as dcp
 
 import fastio
 import step_process_tasks as tasks
+from fastio.checkpoint.folder.lock import is_running
 from ranks import Ranks
 
 
@@ -91,7 +93,9 @@ def test_steps_are_whole_though_trainings_were_killed(tmp_path: Path, victims: l
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_step_of_which_a_process_was_killed_after_its_training_is_not_there(tmp_path: Path, victim: int) -> None:
     with Ranks(2, tmp_path, timeout=60) as pool:
-        pool.answers(tasks.die_without_process, str(tmp_path / "run"), victim)
+        pool.answers(tasks.die_without_process, str(tmp_path / "run"), victim, str(tmp_path / "pid"))
+    while is_running(int((tmp_path / f"pid.{1 - victim}").read_text())):
+        time.sleep(0.005)
     with fastio.Checkpointer(tmp_path / "run") as checkpointer:
         assert checkpointer.steps() == [0]
         checkpointer.verify(0)

@@ -345,12 +345,12 @@ def restored_without_rank_1(folder: str) -> Any:
         return type(error).__name__, str(error).partition(" (")[0]
 
 
-def save_until_killed(folder: str, ready: str, incremental: bool) -> Any:
+def save_until_killed(folder: str, ready: str, incremental: bool, writer: Any) -> Any:
     """Save steps for ever; returns the error of a rank that is left when another one is killed."""
     step = 0
     same = {"same": torch.arange(1 << 18), f"same {dist.get_rank()}": torch.arange(1 << 18)} if incremental else {}
     try:
-        with fastio.Checkpointer(folder, incremental=incremental) as checkpointer:
+        with fastio.Checkpointer(folder, incremental=incremental, writer=writer) as checkpointer:
             restored = checkpointer.restore()
             step = 0 if restored is None else restored.step
             assert restored is None or is_state(restored.state, step)

@@ -197,11 +197,12 @@ def die(folder: str, victims: list[int], steps: int, pids: str) -> Any:
     return errors
 
 
-def die_without_process(folder: str, victim: int) -> Any:
+def die_without_process(folder: str, victim: int, pids: str) -> Any:
     """Save a step, and another one while a rank's process stands still; then all ranks and that process are killed."""
     checkpointer = fastio.Checkpointer(folder, writer="process", when_busy="queue")
     checkpointer.save(0, state_of(0)).written.result(_SECONDS)
     pid = pid_of(checkpointer)
+    Path(f"{pids}.{dist.get_rank()}").write_text(str(pid))
     if dist.get_rank() == victim:
         stop(pid)
     dist.barrier()

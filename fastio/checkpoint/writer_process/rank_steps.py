@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fastio.checkpoint.folder.incremental_links import BaseStep
 from fastio.checkpoint.folder.manifest import Manifest
 from fastio.checkpoint.folder.step_folders import StepFolder
-from fastio.checkpoint.folder.unpublished_step import UnpublishedStep, unpublished_path
+from fastio.checkpoint.folder.unpublished_step import UnpublishedStep
 from fastio.checkpoint.ranks.step_reports import StepGoneError, StepReports
 from fastio.checkpoint.saving.rank_assignments import Assignment
 from fastio.checkpoint.saving.rank_file import RankFile, Report
@@ -71,15 +72,13 @@ class RankSteps:
             self._file = None
 
     def _write_first(self, task: RankTask, assignment: Assignment) -> PartOfStep:
-        new = UnpublishedStep(self._steps, task.step)
+        new = UnpublishedStep(self._steps, task.step, assignment.token)
         try:
-            reports = _reports(new.path, assignment)
-            reports.begin()
             part = self._written(task, assignment, new.path)
             task.staged_is_free()
-            metadata = assignment.checkpoint
+            reports = StepReports(new.path).collected(assignment.writers, assignment.seconds)
+            metadata, all_parts = assignment.checkpoint, [part.report, *reports]
             assert metadata is not None
-            all_parts = [part.report, *reports.collected()]
             data, nbytes = pickled(metadata, all_parts), tensor_bytes(metadata)
             made = publish(new, task.step, assignment.order, nbytes, task.metadata, data, all_parts)
         except BaseException:
@@ -91,15 +90,14 @@ class RankSteps:
         return PartOfStep(made, part.result, part.linked)
 
     def _write_other(self, task: RankTask, assignment: Assignment) -> PartOfStep:
-        path = unpublished_path(self._steps, task.step)
-        reports = _reports(path, assignment)
-        reports.wait_until_begun()
+        path = UnpublishedStep(self._steps, task.step, assignment.token).path
+        reports = StepReports(path)
         try:
             part = self._written(task, assignment, path)
             reports.leave(self._rank, part.report)
         except Exception as error:
             self._discard()
-            if not reports.is_begun:
+            if not os.path.isdir(path):
                 raise StepGoneError(f"{path}: it was removed, because another rank failed") from error
             reports.leave_failure(self._rank, error)
             raise
@@ -123,7 +121,3 @@ class RankSteps:
         """Note what this rank has in the step: only a later step that is told so by the training links to it."""
         report = part.report
         self._last = WrittenPart(assignment.order, views_of(task.content), report.files, report.results)
-
-
-def _reports(path: str, assignment: Assignment) -> StepReports:
-    return StepReports(path, assignment.token, assignment.writers, assignment.seconds)
