@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 import fastio
+from fastio.checkpoint.folder.lock import is_running
 from step_fault_tasks import group_of, is_state, state_of, told
 
 _SECONDS = 60
@@ -182,16 +183,19 @@ def die(folder: str, victims: list[int], steps: int, pids: str) -> Any:
     """Save steps; these ranks are killed when all is copied, and before their processes write."""
     checkpointer = fastio.Checkpointer(folder, writer="process", when_busy="queue")
     rank, pid = dist.get_rank(), pid_of(checkpointer)
-    Path(f"{pids}.{rank}").write_text(str(pid))
+    Path(f"{pids}.{rank}").write_text(f"{pid} {os.getpid()}")
     if rank in victims:
         stop(pid)
     handles = [checkpointer.save(step, state_of(step, 8)) for step in range(steps)]
     dist.barrier()
     if rank in victims:
         os.kill(os.getpid(), signal.SIGKILL)
-    errors = [told(lambda handle=handle: handle.written.result(_SECONDS))[0] for handle in handles]
     for victim in victims:
-        os.kill(int(Path(f"{pids}.{victim}").read_text()), signal.SIGCONT)
+        process, training = map(int, Path(f"{pids}.{victim}").read_text().split())
+        while is_running(training):
+            time.sleep(0.001)
+        os.kill(process, signal.SIGCONT)
+    errors = [told(lambda handle=handle: handle.written.result(_SECONDS))[0] for handle in handles]
     with contextlib.suppress(fastio.RankLostError):
         checkpointer.close()
     return errors
