@@ -75,7 +75,7 @@ class StepReports:
         self._leave(rank, Metadata({}, planner_data=content, storage_data=places))
 
     def leave_failure(self, rank: int, error: Exception) -> None:
-        """Leave the error of a rank, if that is possible: else the first rank's process waits until this one ends."""
+        """Leave the error of a rank, if that is possible: else the first rank's process waits as long as it may."""
         with contextlib.suppress(TransferError):
             self._leave(rank, Metadata({}, planner_data=f"{type(error).__name__}: {error}", storage_data={}))
 
@@ -84,15 +84,37 @@ class StepReports:
 
         RankError names one that failed, that has ended, or that is silent for so many seconds.
         """
-        reports = []
-        for rank in range(1, len(writers)):
-            path = self._path_of(f"{rank}")
-            try:
-                self._wait(path, rank, writers[rank], seconds)
-                reports.append(_report_in(metadata_file.read_file(path)))
-            except CheckpointError as error:
-                raise RankError({rank: error}) from error
-        return reports
+        end, pause = time.monotonic() + seconds, _FIRST_PAUSE
+        found: dict[int, Report] = {}
+        while True:
+            is_late = time.monotonic() > end
+            for rank in set(range(1, len(writers))) - found.keys():
+                try:
+                    report = self._report_of(rank, writers[rank])
+                    if report is None and is_late:
+                        raise CheckpointError(
+                            f"{self._path}: the writer process of rank {rank} on {writers[rank].host} did not finish "
+                            f"its part within {seconds:.0f} s, or its files are not seen here: all ranks must write "
+                            "to one file system"
+                        )
+                except CheckpointError as error:
+                    raise RankError({rank: error}) from error
+                if report is not None:
+                    found[rank] = report
+            if len(found) == len(writers) - 1:
+                return [found[rank] for rank in sorted(found)]
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _report_of(self, rank: int, writer: Writer) -> Report | None:
+        """Return the report of a rank, if it is there. CheckpointError if there will be none, or it is a failure."""
+        path = self._path_of(f"{rank}")
+        has_ended = writer.has_ended  # before the look: it may leave the report and end
+        if os.path.exists(path):
+            return _report_in(metadata_file.read_file(path))
+        if has_ended:
+            raise CheckpointError(f"{self._path}: the writer process of rank {rank} ended before its part was done")
+        return None
 
     def _path_of(self, what: str) -> str:
         return os.path.join(self._path, f".{NAME}.fastio-{what}.tmp")
@@ -108,24 +130,6 @@ class StepReports:
             sync_folder(self._path)
         except OSError as error:
             raise TransferError(error.errno or 0, "reporting a part of a step", path) from error
-
-    def _wait(self, path: str, rank: int, writer: Writer, seconds: float) -> None:
-        """Return when the report of a rank is there."""
-        end, pause = time.monotonic() + seconds, _FIRST_PAUSE
-        while True:
-            has_ended = writer.has_ended  # before the look: it may make the file and end
-            if os.path.exists(path):
-                return
-            if has_ended:
-                raise CheckpointError(f"{self._path}: the writer process of rank {rank} ended before its part was done")
-            if time.monotonic() > end:
-                raise CheckpointError(
-                    f"{self._path}: the writer process of rank {rank} on {writer.host} did not finish "
-                    f"its part within {seconds:.0f} s, or its files are not seen here: all ranks must write to "
-                    "one file system"
-                )
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def _report_in(content: Metadata) -> Report:
