@@ -37,6 +37,12 @@ def hashing_blocks(image: Image, known: Mapping[str, bytes] = MappingProxyType({
     work.finish()
 
 
+def known_blocks(image: Image, known: Mapping[str, bytes]) -> dict[int, bytes] | None:
+    """Return what :func:`hashing_blocks` finds, if ``known`` has all of it."""
+    work = _Work(image, known)
+    return work.found if work.is_done else None
+
+
 def results_of(image: Image, name: str, values: Sequence[int], block_crcs: Mapping[int, bytes]) -> list[WriteResult]:
     """Return what DCP's metadata hold of a written file: places and CRC-32s, ``values`` by the numbers of extents.
 

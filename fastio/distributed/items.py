@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -43,11 +43,51 @@ class PlacedItem(NamedTuple):
     extent: int
 
 
+class Inlined(NamedTuple):
+    """Where an item's bytes are in a file's literal bytes: from ``at`` on, and their CRC-32 at each of ``crcs``.
+
+    ``item`` is its number. ``source``: the address of a tensor's bytes; None for a whole file of torch.save.
+    """
+
+    item: int
+    at: int
+    nbytes: int
+    source: int | None
+    crcs: Sequence[int]
+
+
 class Image(NamedTuple):
-    """The layout of a whole data file, and the place of each of its items."""
+    """The layout of a whole data file, and the place of each of its items.
+
+    ``is_repeatable``: it refers to the memory of the tensors themselves, and of no copies.
+    """
 
     layout: Layout
     items: Sequence[PlacedItem]
+    inlined: Sequence[Inlined]
+    is_repeatable: bool
+
+    def again(self, files: Mapping[str, bytearray]) -> Image:
+        """Return it for what the memory of the tensors holds now, and for other ``files`` of torch.save, by name.
+
+        All have the same sizes as before. This image is of no use then: they share the literal bytes.
+        """
+        layout, items = self.layout, list(self.items)
+        for number, at, nbytes, source, places in self.inlined:
+            item = items[number]
+            data = files[item.index.fqn] if source is None else ctypes.string_at(source, nbytes)
+            layout.literal[at : at + nbytes] = data
+            crc = crc32(data)
+            for place in places:
+                layout.literal[place : place + 4] = crc.to_bytes(4, "little")
+            if crc != item.record.crc:
+                items[number] = item._replace(record=item.record._replace(crc=crc))
+        extents = list(layout.extents)
+        for item in items:
+            if item.record.dtype is None and item.extent >= 0:
+                storage = torch.frombuffer(files[item.index.fqn], dtype=torch.uint8).untyped_storage()
+                extents[item.extent] = extents[item.extent]._replace(address=storage.data_ptr(), owner=storage)
+        return self._replace(layout=layout._replace(extents=extents), items=items)
 
 
 class ImageBuilder:
@@ -61,6 +101,8 @@ class ImageBuilder:
         self._end = 0
         self._extents = 0
         self._items: list[PlacedItem] = []
+        self._inlined: list[Inlined] = []
+        self._is_repeatable = True
         self._pickles: dict[tuple[Any, ...], list[tuple[str, bytes]]] = {}
 
     def add(self, index: Any, data: torch.Tensor | io.BytesIO) -> None:
@@ -79,7 +121,9 @@ class ImageBuilder:
                     f"{index.fqn!r} is a tensor of the layout {data.layout}, which DCP cannot load: save it dense "
                     "(to_dense()), or its parts (indices, values) as tensors of their own"
                 )
-            tensor = _movable(data.detach())
+            plain = data.detach()
+            tensor = _movable(plain)
+            self._is_repeatable &= tensor is plain
             if tensor is not None:
                 self._add_tensor(index, tensor)
                 return
@@ -94,7 +138,7 @@ class ImageBuilder:
         layout = self._builder.build(self._literal, self._runs, self._patches, self._end)
         numbers = [number for number, extent in enumerate(layout.extents) if extent.checksum]
         items = [item if item.extent < 0 else item._replace(extent=numbers[item.extent]) for item in self._items]
-        return Image(layout, items)
+        return Image(layout, items, self._inlined, self._is_repeatable)
 
     def _add_tensor(self, index: Any, tensor: torch.Tensor) -> None:
         nbytes = tensor.numel() * tensor.element_size()
@@ -115,6 +159,10 @@ class ImageBuilder:
             for patch, _ in patches:
                 position = patch if patch < start else patch - nbytes
                 own[position : position + 4] = crc.to_bytes(4, "little")
+            literal = len(self._literal)
+            places = [literal + patch for patch, _ in patches]
+            if nbytes:
+                self._inlined.append(Inlined(len(self._items), literal + start, nbytes, tensor.data_ptr(), places))
             self._put(own[:start] + payload + own[start:])
             self._builder.add_payload(nbytes)
         else:
@@ -132,6 +180,7 @@ class ImageBuilder:
             self._align(0)
         offset, crc, extent = self._end, 0, -1
         if inline:
+            self._inlined.append(Inlined(len(self._items), len(self._literal), data.nbytes, None, ()))
             self._put(data)
             crc = crc32(data)
             self._builder.add_payload(data.nbytes)

@@ -172,9 +172,19 @@ def test_rank_that_ended_is_named_and_an_interrupt_ends_the_wait_for_it(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("incremental", [False, True])
-@pytest.mark.parametrize("kills", [3, pytest.param(KILLS, marks=pytest.mark.nightly)])
-def test_newest_step_is_whole_after_a_rank_was_killed(tmp_path: Path, kills: int, incremental: bool) -> None:
+@pytest.mark.parametrize(
+    ("kills", "incremental", "writer"),
+    [
+        (3, False, "thread"),
+        (3, True, "thread"),
+        pytest.param(KILLS, False, "thread", marks=pytest.mark.nightly),
+        pytest.param(KILLS, True, "thread", marks=pytest.mark.nightly),
+        pytest.param(KILLS // 10, True, "process", marks=pytest.mark.nightly),
+    ],
+)
+def test_newest_step_is_whole_after_a_rank_was_killed(
+    tmp_path: Path, kills: int, incremental: bool, writer: str
+) -> None:
     """The ranks of the next job restore it, and save the next one."""
     chance = random.Random(0)
     run, ready = tmp_path / "run", tmp_path / "ready"
@@ -185,7 +195,7 @@ def test_newest_step_is_whole_after_a_rank_was_killed(tmp_path: Path, kills: int
         with Ranks(3, tmp_path / f"{turn}", timeout=60) as pool:
             known = _steps_of(ready)
             for pipe in pool._pipes:
-                pipe.send((tasks.save_until_killed, (str(run), str(ready), incremental)))
+                pipe.send((tasks.save_until_killed, (str(run), str(ready), incremental, writer)))
             while _steps_of(ready) < known + 2:
                 time.sleep(0.001)
             time.sleep(chance.uniform(0, 0.02))
@@ -197,7 +207,7 @@ def test_newest_step_is_whole_after_a_rank_was_killed(tmp_path: Path, kills: int
                 # Another rank is named too if it had the last answer of the killed one, and is in the next call.
                 assert re.match(rf"(rank \d or )*rank {victim}( or rank \d)* ended, or does not answer", text), text
         torn += any(path.name.endswith("fastio-new") for path in run.iterdir())
-        with fastio.Checkpointer(run, read_only=True) as checkpointer:
+        with fastio.Checkpointer(run) as checkpointer:  # waits for the first rank's process, if there is one
             steps = checkpointer.steps()
             for step in steps:
                 checkpointer.verify(step)

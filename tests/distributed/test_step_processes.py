@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import torch.distributed.checkpoint as dcp
 
 import fastio
 import step_process_tasks as tasks
+from fastio.checkpoint.folder.lock import is_running
 from ranks import Ranks
 
 
@@ -29,61 +33,46 @@ def test_part_beyond_the_budget_is_written_by_a_thread(ranks: Ranks, tmp_path: P
     assert ranks.run(tasks.over_budget, str(tmp_path / "run"), 2)[:2] == [([0, 1, 2, 3], [True] * 4)] * 2
 
 
+ERRORS = {
+    "disk": ("TransferError", "File too large"),
+    "silent": ("CheckpointError", "the writer process of rank 1 on elsewhere did not finish its part within 1 s"),
+    "elsewhere": ("CheckpointError", "the writer process was ended by SIGKILL; save again"),
+    "queued": ("CheckpointError", "the writer process was ended by SIGKILL; save again"),
+}
+
+
 @pytest.mark.parametrize(
-    ("how", "kind", "victim"),
-    [
-        ("disk", "TransferError", 0),
-        ("disk", "TransferError", 1),
-        ("queued", "CheckpointError", 0),
-        ("queued", "CheckpointError", 1),
-        ("elsewhere", "CheckpointError", 1),
-    ],
+    ("victim", "hows"), [(0, ["disk", "queued"]), (1, ["disk", "shape", "silent", "queued", "elsewhere", "ended"])]
 )
-def test_error_of_one_process_is_one_of_all_ranks(
-    ranks: Ranks, tmp_path: Path, how: str, kind: str, victim: int
-) -> None:
-    answers = ranks.run(tasks.fail, str(tmp_path / "run"), 2, how, victim)[:2]
+def test_error_of_one_process_is_one_of_all_ranks(ranks: Ranks, tmp_path: Path, victim: int, hows: list[str]) -> None:
+    answers = ranks.run(tasks.fail, str(tmp_path / "run"), 2, victim, hows)[:2]
     assert answers[0] == answers[1]
-    errors, left, steps, is_whole = answers[0]
-    assert len(errors) == (2 if how == "queued" else 1)
-    for name, text, by_rank in errors:
-        assert name == "RankError"
-        assert by_rank == {victim: kind}
-        assert how == "disk" or "the writer process was ended by SIGKILL; save again" in text
-    assert left == [".lock", "step-0000000001"]
-    assert steps == [1, 4]
-    assert is_whole
-
-
-def test_process_that_is_silent_fails_the_step(ranks: Ranks, tmp_path: Path) -> None:
-    answers = ranks.run(tasks.silent, str(tmp_path / "run"), 2)[:2]
-    assert answers[0] == answers[1]
-    (name, text, by_rank), steps = answers[0]
-    assert (name, by_rank) == ("RankError", {1: "CheckpointError"})
-    assert "the writer process of rank 1 on elsewhere did not finish its part within 1 s" in text
-    assert steps == [1, 3]
-
-
-def test_process_that_ended_before_is_started_again(ranks: Ranks, tmp_path: Path) -> None:
-    for errors, left, steps, is_whole in ranks.run(tasks.fail, str(tmp_path / "run"), 2, "idle", 1)[:2]:
-        assert errors == [("", "", {})]
-        assert left == [".lock", "step-0000000001", "step-0000000002"]
-        assert steps == [1, 2, 4]
+    there = {".lock", "step-0000000000"}
+    for number, (how, (errors, left, is_whole)) in enumerate(zip(hows, answers[0], strict=True), 1):
+        if how == "ended":  # before the save, which starts another one
+            there |= {f"step-{10 * number:010d}"}
+            assert errors == [("", "", {})]
+        elif how == "shape":
+            assert [name for name, _, _ in errors] == ["RankError"]
+        else:
+            kind, words = ERRORS[how]
+            assert len(errors) == (2 if how == "queued" else 1)
+            for name, text, by_rank in errors:
+                assert (name, by_rank) == ("RankError", {victim: kind}), how
+                assert words in text
+        assert left == there
         assert is_whole
-
-
-def test_parts_that_do_not_fit_together_are_refused(ranks: Ranks, tmp_path: Path) -> None:
-    for errors, left, steps, is_whole in ranks.run(tasks.fail, str(tmp_path / "run"), 2, "shape", 1)[:2]:
-        assert errors == []
-        assert left == [".lock", "step-0000000001"]
-        assert (steps, is_whole) == ([1, 4], True)
+        there |= {f"step-{number:010d}"}
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-@pytest.mark.parametrize(("victims", "steps"), [([0], 1), ([1], 1), ([0, 1], 2)])
+@pytest.mark.parametrize(("victims", "steps"), [pytest.param([0], 1, marks=pytest.mark.nightly), ([1], 1), ([0, 1], 2)])
 def test_steps_are_whole_though_trainings_were_killed(tmp_path: Path, victims: list[int], steps: int) -> None:
     with Ranks(2, tmp_path, timeout=60) as pool:
-        answers = pool.answers(tasks.die, str(tmp_path / "run"), victims, steps)
+        answers = pool.answers(tasks.die, str(tmp_path / "run"), victims, steps, str(tmp_path / "pid"))
+    if len(victims) == 2:
+        for rank in victims:
+            os.kill(int((tmp_path / f"pid.{rank}").read_text().split()[0]), signal.SIGCONT)
     for rank in {0, 1} - set(victims):
         assert answers[rank] == (True, ["RankLostError"])
     with fastio.Checkpointer(tmp_path / "run") as checkpointer:  # waits for the first rank's process
@@ -101,10 +90,12 @@ def test_steps_are_whole_though_trainings_were_killed(tmp_path: Path, victims: l
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_step_of_which_a_process_was_killed_after_its_training_is_not_there(tmp_path: Path, victim: int) -> None:
     with Ranks(2, tmp_path, timeout=60) as pool:
-        pool.answers(tasks.die_without_process, str(tmp_path / "run"), victim)
+        pool.answers(tasks.die_without_process, str(tmp_path / "run"), victim, str(tmp_path / "pid"))
+    while is_running(int((tmp_path / f"pid.{1 - victim}").read_text())):
+        time.sleep(0.005)
     with fastio.Checkpointer(tmp_path / "run") as checkpointer:
         assert checkpointer.steps() == [0]
         checkpointer.verify(0)

@@ -17,6 +17,7 @@ State = dict[str, Any]
 
 
 def _state(mesh: Any) -> State:
+    torch.manual_seed(0)  # plain tensors are the same on all ranks
     tied = torch.arange(6.0)
     return {
         "weights": OrderedDict((f"w{n}", _sharded(mesh, float(n))) for n in range(3)),

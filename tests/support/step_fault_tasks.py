@@ -21,7 +21,7 @@ import torch.distributed as dist
 import fastio
 from fastio.checkpoint.ranks import gloo, shared_folder
 from fastio.checkpoint.ranks.gloo import Gloo
-from fastio.checkpoint.saving import rank_part
+from fastio.checkpoint.saving import rank_file, rank_images
 from rank_tasks import mesh_of
 
 _SECONDS = 60
@@ -55,18 +55,18 @@ def await_path(path: Path) -> None:
 @contextlib.contextmanager
 def late(is_late: bool, until: Path) -> Iterator[None]:
     """Inside, a late rank's files are not written before a path exists."""
-    write = rank_part.write_layout
+    write = rank_file.write_layout
 
     def wait_and_write(*arguments: Any, **options: Any) -> Any:
         await_path(until)
         return write(*arguments, **options)
 
     if is_late:
-        rank_part.write_layout = wait_and_write
+        rank_file.write_layout = wait_and_write
     try:
         yield
     finally:
-        rank_part.write_layout = write
+        rank_file.write_layout = write
 
 
 def told(work: Any) -> tuple[str, str, dict[int, str]]:
@@ -345,12 +345,12 @@ def restored_without_rank_1(folder: str) -> Any:
         return type(error).__name__, str(error).partition(" (")[0]
 
 
-def save_until_killed(folder: str, ready: str, incremental: bool) -> Any:
+def save_until_killed(folder: str, ready: str, incremental: bool, writer: Any) -> Any:
     """Save steps for ever; returns the error of a rank that is left when another one is killed."""
     step = 0
     same = {"same": torch.arange(1 << 18), f"same {dist.get_rank()}": torch.arange(1 << 18)} if incremental else {}
     try:
-        with fastio.Checkpointer(folder, incremental=incremental) as checkpointer:
+        with fastio.Checkpointer(folder, incremental=incremental, writer=writer) as checkpointer:
             restored = checkpointer.restore()
             step = 0 if restored is None else restored.step
             assert restored is None or is_state(restored.state, step)
@@ -369,7 +369,7 @@ def changed_copy(folder: str, count: int) -> Any:
     group = group_of(count)
     if group is None:
         return None
-    lay_out = rank_part._lay_out
+    lay_out = rank_images.lay_out
 
     def change_and_lay_out(state: Any, items: Any) -> Any:
         state.tensor("rank 1").view(torch.uint8)[1234] ^= 1
@@ -377,13 +377,13 @@ def changed_copy(folder: str, count: int) -> Any:
 
     with fastio.Checkpointer(folder, process_group=group) as checkpointer:
         if dist.get_rank() == 1:
-            rank_part._lay_out = change_and_lay_out
+            rank_images.lay_out = change_and_lay_out
         live = state_of(1)
         try:
             checkpointer.save(1, live)
             checkpointer.wait()
         finally:
-            rank_part._lay_out = lay_out
+            rank_images.lay_out = lay_out
         return is_state(live, 1), told(lambda: checkpointer.verify(1)), told(lambda: checkpointer.restore(1))
 
 

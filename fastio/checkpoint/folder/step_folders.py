@@ -23,7 +23,7 @@ _STEP = re.compile(r"step-(\d{10,})")
 # file is written until after its last one is removed.
 _MARK = re.compile(rf"\.{re.escape(manifest.NAME)}\.fastio-[^/]+\.tmp")
 FIRST_MARK = f".{manifest.NAME}.fastio-new.tmp"
-_TEMPORARY_NAME = re.compile(r"\.step-\d{10,}\.fastio-new")
+_TEMPORARY_NAME = re.compile(r"\.step-\d{10,}\.fastio-(?:new|[0-9a-f]{16})")
 _DATA = re.compile(r"__\d+_[0-9a-f]{16}\.distcp")
 _OWN = re.compile(
     rf"(?:\.(?:{manifest.FILE.pattern}|{re.escape(DCP_METADATA)})\.fastio-[^/]+\.tmp)|{manifest.FILE.pattern}"
@@ -311,12 +311,13 @@ def _make_marked(path: str) -> None:
         raise
 
 
-def make_temporary(path: str) -> str:
-    """Make the folder in which a step is written before it gets its name, or find the one that a dead writer left.
+def make_temporary(path: str, token: str = "new") -> str:
+    """Make the folder in which a step is written before it gets its name, or find the one that is there.
 
+    ``token``: 16 hexadecimal digits that tell it from others; without them, a dead writer left the one that is there.
     CheckpointError if something else is in its place.
     """
-    new = temporary_name(path)
+    new = temporary_name(path, token)
     try:
         os.mkdir(new)
     except FileExistsError:
@@ -325,10 +326,10 @@ def make_temporary(path: str) -> str:
     return new
 
 
-def temporary_name(path: str) -> str:
-    """Return the temporary name of a step's folder, for when it holds no files of the step."""
+def temporary_name(path: str, token: str = "new") -> str:
+    """Return the temporary name of a step's folder, for when it holds no files of the step, or is not published."""
     folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name}.fastio-new")
+    return os.path.join(folder, f".{name}.fastio-{token}")
 
 
 def _may_exist(path: str) -> bool:

@@ -23,25 +23,31 @@ from fastio.files.atomic_file import sync_folder
 from fastio.files.folder_exchange import exchanged
 
 
-def unpublished_path(steps: StepFolder, step: int) -> str:
-    """Return the path of the folder in which ranks write a step."""
-    return temporary_name(steps.path_of(step))
+def remove_parts(steps: StepFolder, step: int, token: str) -> None:
+    """Remove the folder of a step with that token, once nothing writes into it, if it is there."""
+    with contextlib.suppress(OSError):  # the next writer removes it
+        remove_unpublished(temporary_name(steps.path_of(step), token))
 
 
 class UnpublishedStep:
-    """The folder of a step under a temporary name, ``path``; what a dead writer left in it is removed."""
+    """The folder of a step under a temporary name, ``path``.
 
-    def __init__(self, steps: StepFolder, step: int) -> None:
+    Processes that write it together have a ``token`` of it: the first of them makes it. Without a token, what a dead
+    writer left in it is removed.
+    """
+
+    def __init__(self, steps: StepFolder, step: int, token: str = "new") -> None:
         self._steps, self._step = steps, step
         self._target = steps.path_of(step)
         if not has_kind(self._target, stat.S_ISDIR) and os.path.lexists(self._target):
             raise obstructed(self._target, "a folder")
-        self.path = unpublished_path(steps, step)
         try:
-            make_temporary(self._target)
-            remove_unpublished(self.path)
-            make_temporary(self._target)
-            open(os.path.join(self.path, FIRST_MARK), "xb").close()
+            self.path = make_temporary(self._target, token)
+            if token == "new":
+                remove_unpublished(self.path)
+                make_temporary(self._target)
+            with contextlib.suppress(FileExistsError):
+                open(os.path.join(self.path, FIRST_MARK), "xb").close()
         except OSError as error:
             raise TransferError(error.errno or 0, "making the folder of a step", self._target) from error
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from fastio.checkpoint.ranks.gloo import Gloo
 from fastio.checkpoint.ranks.members import sendable
 from fastio.errors import RankError, RankLostError
+from fastio.runtime.gc_pause import gc_paused
 
 _Value = TypeVar("_Value")
 
@@ -21,8 +22,11 @@ class Messages:
 
     def gathered(self, value: Any, error: Exception | None) -> list[Any] | RankError | None:
         """Return the values of all ranks on the first one, or their errors; nothing on the others."""
-        sent = pickle.dumps((value, None if error is None else sendable(error)))
-        answers = [pickle.loads(one) for one in self._connections.gather(sent)]
+        with gc_paused():
+            sent = pickle.dumps((value, None if error is None else sendable(error)))
+        gathered = self._connections.gather(sent)
+        with gc_paused():  # reports have thousands of objects
+            answers = [pickle.loads(one) for one in gathered]
         errors = {rank: found for rank, (_, found) in enumerate(answers) if found is not None}
         if errors:
             return RankError(errors)

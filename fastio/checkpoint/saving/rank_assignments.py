@@ -20,7 +20,7 @@ from fastio.runtime.gc_pause import gc_paused
 class Assignment(NamedTuple):
     """What the process of a rank writes of the step that is number ``order`` of the folder.
 
-    ``token`` tells the step's folder from others of that name; ``writers`` are the processes of all ranks, which wait
+    ``token`` tells the step's unpublished folder from others; ``writers`` are the processes of all ranks, which wait
     for each other for ``seconds``. ``checkpoint`` has DCP's metadata for the process of the first rank.
     """
 

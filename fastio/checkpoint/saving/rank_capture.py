@@ -81,12 +81,12 @@ class RankCapture:
         known.structure.forget_values()
         return state._replace(storages=update.storages.all), known._replace(state=state)
 
-    def _image(self, captured: Any, tree: Any, where: str) -> tuple[Any, bytes]:
+    def _image(self, captured: Any, tree: Any, where: str) -> tuple[Any, bytearray]:
         """The pickle module for a state, and a file of its tree with placeholders."""
         module = pickle_module_for(captured)
         try:
             records = pickled(tree, _PICKLE_PROTOCOL, pickle_module=module)
-            image = _saved(tree, module) if records.storages else bytes(lay_out(records, "tree").literal)
+            image = _saved(tree, module) if records.storages else bytearray(lay_out(records, "tree").literal)
         except Exception as error:
             name_unpicklable(error, tree, "state", where, _PICKLE_PROTOCOL, module)
             raise
@@ -102,14 +102,14 @@ class _Known(NamedTuple):
     structure: KnownTree | None
 
 
-def _digest(image: bytes) -> bytes:
+def _digest(image: bytearray) -> bytes:
     return hashlib.blake2b(image, digest_size=16).digest()
 
 
-def _saved(value: Any, module: Any) -> bytes:
+def _saved(value: Any, module: Any) -> bytearray:
     stream = io.BytesIO()
     torch.save(value, stream, pickle_module=module, pickle_protocol=_PICKLE_PROTOCOL)
-    return stream.getvalue()
+    return bytearray(stream.getbuffer())
 
 
 class _Builder:

@@ -17,6 +17,7 @@ from fastio.checkpoint.folder.incremental_links import is_worthwhile
 from fastio.checkpoint.folder.manifest import File
 from fastio.checkpoint.folder.regular_file import is_regular
 from fastio.checkpoint.saving.rank_state import LocalTensor, RankState
+from fastio.checkpoint.saving.step_kinds import RankTask
 
 
 class WrittenPart(NamedTuple):
@@ -29,10 +30,11 @@ class WrittenPart(NamedTuple):
 
 
 class LinkedItems(NamedTuple):
-    """The files that a rank shares with the step before, and where its unchanged items lie in them."""
+    """The files that a rank shares with the step before, and where its unchanged items lie, of ``nbytes``."""
 
     files: Sequence[File] = ()
     results: Sequence[WriteResult] = ()
+    nbytes: int = 0
 
 
 def views_of(state: RankState) -> dict[str, LocalTensor]:
@@ -59,7 +61,19 @@ def find_unchanged(
     shared = sum(_nbytes(state, result.index.fqn) for result in kept)
     if not is_worthwhile(shared, sum(file.nbytes for file in files), total, len(files)):
         return LinkedItems()
-    return LinkedItems(files, kept)
+    return LinkedItems(files, kept, shared)
+
+
+def linked_items(task: RankTask, path: str, indices: Sequence[MetadataIndex], last: WrittenPart | None) -> LinkedItems:
+    """Link the files of items that did not change into a step's folder; return nothing if that fails.
+
+    ``last`` is what the rank has in the step that was written last, to which only the step after it links.
+    """
+    base = task.base
+    if base is None or last is None or last.order != base.manifest.order:
+        return LinkedItems()
+    found = find_unchanged(last, base.unchanged(), task.content, set(indices))
+    return found if link_files(found.files, task.folder.path_of(base.manifest.step), path) else LinkedItems()
 
 
 def link_files(files: Sequence[File], origin: str, path: str) -> bool:

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, Placement
 
 from fastio.checkpoint.saving.plain_entries import Path
 from fastio.checkpoint.saving.snapshot import Storage
+from fastio.distributed.stored_items import contiguous
 
 _Crcs = TypeVar("_Crcs")  # of a storage, or of its blocks
 
@@ -47,8 +48,10 @@ class LocalTensor(NamedTuple):
 
     def is_whole(self, nbytes: int) -> bool:
         """Whether it has the bytes of a storage of so many, in their order."""
-        described = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
-        return self.offset == 0 and described.nbytes == nbytes and described.is_contiguous()
+        if self.offset or math.prod(self.shape) * self.dtype.itemsize != nbytes:
+            return False
+        steps = zip(self.shape, self.stride, contiguous(self.shape), strict=True)
+        return not nbytes or all(length == 1 or step == packed for length, step, packed in steps)
 
     def described(self) -> torch.Tensor:
         """Return a tensor without data, from which DCP's planner takes shapes and placements."""
@@ -69,7 +72,7 @@ class RankState(NamedTuple):
 
     tensors: Mapping[str, LocalTensor]
     storages: Sequence[Storage]
-    objects: Mapping[str, bytes]
+    objects: Mapping[str, bytearray]  # torch warns of memory that is not writable
     paths: Mapping[str, Path]
     tree: bytes
     image: None = None

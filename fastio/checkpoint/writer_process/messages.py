@@ -59,7 +59,7 @@ class StagedPart(NamedTuple):
     assignment: Any
     views: dict[str, Any]
     storages: list[tuple[str, int, int]]
-    objects: dict[str, bytes]
+    objects: dict[str, bytearray]
     metadata: dict[str, Any]
     base: Manifest | None
     unchanged: set[str]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from fastio.checkpoint.folder.manifest import Manifest
 from fastio.checkpoint.folder.step_folders import StepFolder
-from fastio.checkpoint.folder.unpublished_step import unpublished_path
+from fastio.checkpoint.folder.unpublished_step import UnpublishedStep, remove_parts
 from fastio.checkpoint.ranks.gloo import Gloo
 from fastio.checkpoint.ranks.messages import Messages, tried
-from fastio.checkpoint.ranks.shared_folder import comes_true
 from fastio.checkpoint.ranks.step_reports import StepGoneError, StepReports
 from fastio.checkpoint.saving.rank_assignments import Assignment
 from fastio.checkpoint.saving.rank_links import views_of
@@ -20,9 +20,7 @@ from fastio.checkpoint.saving.writing import WrittenStep
 from fastio.checkpoint.writer_process.messages import StagedPart, WriterSettings, places_in
 from fastio.checkpoint.writer_process.process import WriterProcess
 from fastio.checkpoint.writer_process.rank_steps import PartOfStep
-from fastio.errors import CheckpointError, RankError
-
-_BEGUN_SECONDS = 30.0  # within which the first rank's process begins a step that all have
+from fastio.errors import CheckpointError, RankError, TransferError
 
 
 class RankWriterProcess(WriterProcess):
@@ -42,6 +40,8 @@ class RankWriterProcess(WriterProcess):
             self._report(task.step, task.assignment, error)
         parts = self._messages.gathered(part, error)
         made, error = tried(lambda: _manifest(parts)) if parts is not None else (None, None)
+        if error is not None:  # all processes have ended their parts, of which one may have come after the removal
+            remove_parts(self._steps, task.step, task.assignment.token)
         made = self._messages.scattered(None if made is None else [made] * self._world, error)
         assert part is not None
         return WrittenStep(made, part.result, part.linked)
@@ -50,10 +50,9 @@ class RankWriterProcess(WriterProcess):
         """Report to the first rank's process, if that cannot see it by itself, that this one's has ended."""
         if assignment.writers[self._rank].is_beside(assignment.writers[0]):
             return
-        path = unpublished_path(self._steps, step)
-        reports = StepReports(path, assignment.token, assignment.writers, assignment.seconds)
-        if comes_true(lambda: reports.is_begun, _BEGUN_SECONDS):
-            reports.leave_failure(self._rank, error)
+        with contextlib.suppress(TransferError):
+            path = UnpublishedStep(self._steps, step, assignment.token).path
+            StepReports(path).leave_failure(self._rank, error)
 
     def _message(self, task: RankTask, memory: SharedStaging) -> StagedPart:
         state: RankState = task.content
