@@ -16,10 +16,12 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from fastio.distributed import huggingface_blocks
 from fastio.distributed.boxes import Box, tile
 from fastio.distributed.huggingface_files import OFFSETS, files_of
 from fastio.distributed.stored_items import Record, annotate
 from fastio.errors import CheckpointError, CorruptFileError, TransferError, UnsupportedError, quoted
+from fastio.formats.block_checksums import BlockChecksums
 from fastio.formats.detect import SAFETENSORS
 from fastio.formats.safetensors.entries import Entry
 from fastio.models.weight_files import WeightFile
@@ -64,14 +66,26 @@ class _Tensors:
         try:
             if file.format != SAFETENSORS:
                 raise UnsupportedError(f"{path}: it is a .{file.format}, expected safetensors; convert it first")
-            offsets = _offsets(path, (file.table.metadata or {}).get(OFFSETS))
+            metadata = file.table.metadata or {}
+            offsets = _offsets(path, metadata.get(OFFSETS))
+            digits = huggingface_blocks.parsed(metadata.get(huggingface_blocks.KEY))
             for name, entry in file.table.entries.items():
                 begin = (0,) * len(entry.shape) if offsets is None else _begin(path, name, entry, offsets.get(name))
-                self._add(path, name, entry, begin, file.crc(name))
+                crc = file.crc(name)
+                blocks = huggingface_blocks.blocks_of(digits.get(name), entry.nbytes, crc)
+                self._add(path, name, entry, begin, crc, blocks)
         finally:
             file.close()
 
-    def _add(self, path: str, name: str, entry: Entry, begin: tuple[int, ...], crc: int | None) -> None:
+    def _add(
+        self,
+        path: str,
+        name: str,
+        entry: Entry,
+        begin: tuple[int, ...],
+        crc: int | None,
+        blocks: BlockChecksums | None,
+    ) -> None:
         index = MetadataIndex(name, torch.Size(begin))
         if index in self._infos:
             raise CorruptFileError(
@@ -92,7 +106,7 @@ class _Tensors:
         described.size = torch.Size(map(max, described.size, ends))
         described.chunks.append(ChunkStorageMetadata(torch.Size(begin), torch.Size(entry.shape)))
         info = filesystem._StorageInfo(os.path.basename(path), entry.offset, entry.nbytes)
-        annotate(info, Record(0, entry.nbytes, crc, entry.dtype, tuple(entry.shape)))
+        annotate(info, Record(0, entry.nbytes, crc, entry.dtype, tuple(entry.shape)), blocks)
         self._infos[index], self._paths[index] = info, path
 
     def metadata(self) -> Metadata:

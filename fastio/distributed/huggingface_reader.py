@@ -17,9 +17,10 @@ class HuggingFaceReader(Reader):
     of one, that is loaded whole is read straight into the tensor of ``state_dict``. The number of ranks may differ from
     that of the save; each reads the parts that it needs some of.
 
-    fastio's CRC-32s, in a header or a sidecar, cover a stored part each: with ``verify`` it is read whole, also where a
-    rank needs less. Without it, and of files without checksums, only what is needed is read, from its first byte to its
-    last.
+    Of a part of what is stored, only what is needed is read, from its first byte to its last; with ``verify`` also the
+    rest of the blocks at its ends: the parts of ``HuggingFaceWriter(save_distributed=True)`` have CRC-32s of blocks, as
+    those of :class:`fastio.distributed.Writer`. Other CRC-32s of fastio, in a header or a sidecar, cover all that is
+    stored of a tensor in a file: with ``verify`` all of it is read.
 
     Arguments and errors are those of :class:`fastio.distributed.Reader`. CorruptFileError also if the parts of a tensor
     do not fill it, as when a file is missing.

@@ -17,6 +17,7 @@ from fastio.arguments import Path, Policy, Progress
 from fastio.distributed import huggingface_files as files
 from fastio.distributed.consolidation import consolidate
 from fastio.distributed.data_file import PartFile, remove_parts
+from fastio.distributed.huggingface_blocks import KEY, blocks_text
 from fastio.distributed.huggingface_commit import Written, commit
 from fastio.distributed.huggingface_names import Place, RankNames, check_mapping, check_tensors, named
 from fastio.distributed.writer import Writer, tell
@@ -51,7 +52,8 @@ class HuggingFaceWriter(Writer):
         path: the folder, which all ranks see. Made if it is missing.
         fqn_to_index_mapping: the number of each tensor's file, from 1 on; None for one file a rank.
         save_distributed: each rank writes its parts of tensors into files of its own, with their offsets, as torch's
-            ``HuggingFaceStorageWriter`` does: :class:`HuggingFaceReader` and torch's load these, to any ranks.
+            ``HuggingFaceStorageWriter`` does: :class:`HuggingFaceReader` and torch's load these, to any ranks. The
+            headers also have CRC-32s of blocks, as those of :class:`fastio.distributed.Writer`'s parts.
         enable_consolidation: put these files into the folder ``sharded`` below the path, and then, on the coordinator,
             whole tensors into the path itself, as :func:`fastio.distributed.consolidate` does.
         policy, durable, progress, overwrite: as for :class:`fastio.distributed.Writer`.
@@ -150,7 +152,7 @@ class HuggingFaceWriter(Writer):
         metadata = {"format": "pt"}
         if place.shard:
             offsets = {name: {"saved_offsets": list(_begin(item))} for name, item in items.items()}
-            metadata |= {files.OFFSETS: json.dumps(offsets), files.VERSION: _DCP_VERSION}
+            metadata |= {files.OFFSETS: json.dumps(offsets), files.VERSION: _DCP_VERSION, KEY: blocks_text(tensors)}
         laid = layout(tensors, os.path.join(self._folder, place.name()), metadata)
         return _Image(place, laid, [(items[name].index, tensor.nbytes) for name, tensor in tensors.items()])
 

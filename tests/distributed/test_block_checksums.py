@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.planner import LoadPlan
 
 import block_tasks
 import fastio
-from fastio.distributed import Reader, Writer, metadata
+from fastio.distributed import HuggingFaceReader, HuggingFaceWriter, Reader, Writer, metadata
 from fastio.errors import CorruptFileError
 from objects import tensor_of
 from ranks import Ranks
@@ -30,7 +31,7 @@ BLOCK = 64 << 10  # of tensors of up to 4 MiB
 ROW = 4096  # bytes
 
 
-@pytest.mark.parametrize("kind", ["dcp", "steps"])
+@pytest.mark.parametrize("kind", ["dcp", "safetensors", "steps"])
 def test_ranks_read_little_more_than_they_need_of_others_parts(ranks: Ranks, tmp_path: Path, kind: str) -> None:
     ranks.run(block_tasks.save, str(tmp_path), 4, kind)
     for count in (2, 3):
@@ -73,13 +74,13 @@ def rows(tmp_path: Path) -> torch.Tensor:
     return saved
 
 
-def load_rows(folder: Path, begin: int, count: int) -> tuple[torch.Tensor, int]:
+def load_rows(folder: Path, begin: int, count: int, reader: type[Reader] = Reader) -> tuple[torch.Tensor, int]:
     """Load some rows; returns them with zeros in the place of all others, and the bytes read."""
     loaded = {"rows": torch.zeros(512, ROW // 4, dtype=torch.int32)}
     planner = Rows({"rows": ([begin, 0], [count, ROW // 4])})
     with fastio.record() as transfers:
         try:
-            dcp.load(loaded, storage_reader=Reader(folder), planner=planner)
+            dcp.load(loaded, storage_reader=reader(folder), planner=planner)
         except CheckpointException as error:
             raise next(iter(error.failures.values()))[0] from None
     assert all(transfer.verified for transfer in transfers)
@@ -114,6 +115,54 @@ def test_damage_in_a_block_that_is_read_is_told(tmp_path: Path, rows: torch.Tens
     for begin, count in ((0, 16), (64, 448)):
         loaded, _ = load_rows(tmp_path, begin, count)
         assert torch.equal(loaded[begin : begin + count], rows[begin : begin + count])
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    """The file of such a tensor in safetensors, saved as a part."""
+    dcp.save(
+        {"rows": tensor_of(torch.int32, 512, ROW // 4)},
+        storage_writer=HuggingFaceWriter(tmp_path, save_distributed=True),
+    )
+    (path,) = tmp_path.glob("*.safetensors")
+    return path
+
+
+@pytest.mark.parametrize("change", ["none", "digit", "cut", "list", "no JSON"])
+def test_blocks_of_safetensors_are_read_and_all_of_a_part_if_their_checksums_were_altered(
+    tmp_path: Path, parts: Path, change: str
+) -> None:
+    expected = load_file(parts)["rows"]
+    data = parts.read_bytes()
+    at = data.index(b"fastio.blocks")
+    begin = data.index(b"rows", at)
+    changed = {
+        "none": data,
+        "digit": data[: begin + 12] + bytes([data[begin + 12] ^ 1]) + data[begin + 13 :],
+        "cut": data[: begin + 12] + b'\\"' + data[begin + 14 :],
+        "list": data[: begin - 3] + b"[" + data[begin - 2 :],
+        "no JSON": data[: begin - 3] + b"?" + data[begin - 2 :],
+    }[change]
+    parts.write_bytes(changed)
+    loaded, nbytes = load_rows(tmp_path, 20, 40, HuggingFaceReader)
+    assert torch.equal(loaded[20:60], expected[20:60])
+    assert nbytes == (3 * BLOCK if change == "none" else expected.nbytes)
+
+
+@pytest.mark.parametrize(("row", "is_read"), [(15, False), (16, True), (63, True), (64, False)])
+def test_damage_in_a_block_of_safetensors_that_is_read_is_told(
+    tmp_path: Path, parts: Path, row: int, is_read: bool
+) -> None:
+    with parts.open("r+b") as file:
+        file.seek(parts.stat().st_size - (512 - row) * ROW)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 1]))
+    if not is_read:
+        load_rows(tmp_path, 20, 40, HuggingFaceReader)
+        return
+    with pytest.raises(CorruptFileError, match="'rows'"):
+        load_rows(tmp_path, 20, 40, HuggingFaceReader)
 
 
 def place_of(folder: Path) -> tuple[Path, int]:

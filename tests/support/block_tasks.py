@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import fastio
-from fastio.distributed import Reader, Writer
+from fastio.distributed import HuggingFaceReader, HuggingFaceWriter, Reader, Writer
 from objects import tensor_of
 from rank_tasks import mesh_of
 
@@ -44,13 +44,16 @@ def _group(mesh: DeviceMesh, count: int) -> Any:
 
 
 def save(folder: str, count: int, kind: str, policy: str = "auto") -> None:
-    """Save by the first ``count`` ranks: by DCP, or a step."""
+    """Save by the first ``count`` ranks: by DCP, in safetensors too, or a step."""
     mesh = mesh_of(count)
     if mesh is None:
         return
     state, group = divided(mesh, 1), _group(mesh, count)
     if kind == "dcp":
         dcp.save(state, storage_writer=Writer(folder, policy=policy), process_group=group)
+    elif kind == "safetensors":
+        writer = HuggingFaceWriter(folder, save_distributed=True, policy=policy)
+        dcp.save(state, storage_writer=writer, process_group=group)
     else:
         with fastio.Checkpointer(folder, process_group=group, policy=policy) as checkpointer:
             checkpointer.save(1, state)
@@ -65,8 +68,9 @@ def load(folder: str, count: int, kind: str) -> Loaded | None:
     expected = divided(mesh, 1)
     before = _read()
     with fastio.record() as transfers:
-        if kind == "dcp":
-            dcp.load(state, storage_reader=Reader(folder, policy="posix"), process_group=group)
+        if kind in ("dcp", "safetensors"):
+            reader = (Reader if kind == "dcp" else HuggingFaceReader)(folder, policy="posix")
+            dcp.load(state, storage_reader=reader, process_group=group)
         else:
             options: dict[str, Any] = {"process_group": group, "read_only": True, "policy": "posix"}
             with fastio.Checkpointer(folder, **options) as checkpointer:
