@@ -131,7 +131,7 @@ class Offload(SavedTensors):
         with self._lock:  # other threads may release graphs, which changes the queue
             self._verify()
             self._raise_failure()
-            self._planner.prepare()
+            self._planner.prepare(self._tiers.released_bytes)
             self._tiers.begin_pass(self._planner.window, self._planner.transit, not self._saved_tensors)
             self._ahead.begin_pass()
         here = self._begin(taken=False)
