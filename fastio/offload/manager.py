@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from fastio.arguments import Path, Size
-from fastio.errors import kind_of
+from fastio.errors import add_to_message, kind_of
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.module_hooks import ModuleHooks
 from fastio.offload.autograd.thread_pass import ThreadPass
 from fastio.offload.codecs.encoding import Codec, is_exact
 from fastio.offload.device_memory import DeviceMemory
 from fastio.offload.device_support import DeviceSupport
-from fastio.offload.out_of_memory import Result, StepState, is_out_of_memory, run_again
+from fastio.offload.out_of_memory import StepState, is_out_of_memory
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.schedule import Policy, PolicyName
 from fastio.offload.recompute.operator_policy import OperatorPolicy, Operators, PlannedPolicy
@@ -33,6 +34,8 @@ from fastio.offload.stores.tiers import Store
 from fastio.sizes import format_size, parse_size
 
 _LOCK_TIMEOUT_S = 1.0  # seconds
+
+Result = TypeVar("Result")
 
 
 class Offload(SavedTensors):
@@ -131,7 +134,7 @@ class Offload(SavedTensors):
         with self._lock:  # other threads may release graphs, which changes the queue
             self._verify()
             self._raise_failure()
-            self._planner.prepare()
+            self._planner.prepare(self._tiers.released_bytes)
             self._tiers.begin_pass(self._planner.window, self._planner.transit, not self._saved_tensors)
             self._ahead.begin_pass()
         here = self._begin(taken=False)
@@ -188,27 +191,24 @@ class Offload(SavedTensors):
         >>> loss = offload.step(closure)
         >>> optimizer.step()
         """
-        planner = self._planner
+        planner, runs, advice = self._planner, 0, ""
         tightened, retried = planner.tightened, planner.retried
-        advice = ""
-
-        def may_repeat(runs: int) -> bool:
-            return planner.retried >= retried + runs or (runs == 1 and planner.tightened > tightened)
-
-        def run() -> Result:
-            nonlocal advice
-            with self:
-                advice = planner.advice()  # before memory that runs out halves the budget
-                return closure()
-
         state = StepState(() if self._model is None else self._model.buffers())
-
-        def note(runs: int) -> str:
-            if runs > 1:
-                return f"\nOffload.step ran this step {advice}"
-            return planner.advice_after_one_run()
-
-        return run_again(run, state, may_repeat, note)
+        while True:
+            try:
+                with self:
+                    advice = planner.advice()  # before memory that runs out halves the budget
+                    return closure()
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                runs += 1
+                if planner.retried < retried + runs and (runs > 1 or planner.tightened == tightened):
+                    again = f"\nOffload.step ran this step {advice}"
+                    add_to_message(error, again if runs > 1 else planner.advice_after_one_run())
+                    raise
+            gc.collect()  # the error, whose frames hold the graph, is gone here
+            state.restore()
 
     def _begin(self, taken: bool) -> ThreadPass:
         step = ForwardPass(next(self._numbers), self._planner)

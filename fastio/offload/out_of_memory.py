@@ -1,20 +1,15 @@
-"""A step whose memory runs out is run again, with a tighter plan and from the state that it began with."""
+"""Tells that memory ran out, and takes a step back to the state that it began with, to be run again."""
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 
 import torch
 
 from fastio import devices
-from fastio.errors import add_to_message
 
 # torch's CPU allocator raises a RuntimeError with this name of itself.
 _CPU_ALLOCATOR = "DefaultCPUAllocator"
-
-Result = TypeVar("Result")
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
@@ -41,27 +36,3 @@ class StepState:
         torch.set_rng_state(self._random)
         for accelerator, states in self._on_devices:
             accelerator.set_random_states(states)
-
-
-def run_again(
-    run: Callable[[], Result], state: StepState, may_repeat: Callable[[int], bool], note: Callable[[int], str]
-) -> Result:
-    """Return what ``run`` returns. While memory runs out in it, restore the state and run it again.
-
-    ``may_repeat(runs)`` says after so many runs whether another is of use. Raises what the last run raises, with the
-    ``note`` for so many runs.
-    """
-    runs = 0
-    while True:
-        try:
-            return run()
-        except Exception as error:
-            runs += 1
-            if not is_out_of_memory(error):
-                raise
-            if not may_repeat(runs):
-                add_to_message(error, note(runs))
-                raise
-        # The error, whose frames hold the graph, is gone here.
-        gc.collect()
-        state.restore()

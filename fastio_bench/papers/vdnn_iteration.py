@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from fastio.offload.planning.vdnn import POOL, Offloading, find_prefetch_layer, last_consumers, leaves
+from fastio.offload.planning.vdnn import POOL, Offloading, find_prefetch_layer, leaves
 
 _FORWARD = 1 / 3  # of an algorithm's time: backward computes the gradients of inputs and of weights
 
@@ -91,6 +91,22 @@ def iteration(
     sizes = [step.nbytes for step in steps if counted is None or layers[step.layer].kind in counted]
     moved = sum(step.moved_nbytes for step in steps if not step.is_backward)
     return Iteration(max(sizes), mean(sizes), moved, seconds)
+
+
+def last_consumers(inputs: Sequence[Sequence[int]]) -> list[int | None]:
+    """Return, for each layer, the last layer of the forward pass that reads its output; None if no layer does.
+
+    ``inputs[n]`` are the layers whose outputs layer n reads, all before n (a join reads several; at a fork several
+    layers read one). In a fixed order this equals the reference counts of figure 3: an output may leave when its last
+    reader is done, not its first.
+    """
+    last: list[int | None] = [None] * len(inputs)
+    for layer, reads in enumerate(inputs):
+        for producer in reads:
+            if producer >= layer:
+                raise ValueError(f"layer {layer} reads the output of layer {producer}: expected an earlier layer")
+            last[producer] = layer
+    return last
 
 
 def resident(layers: Sequence[Layer], configuration: Configuration) -> list[Step]:

@@ -17,6 +17,7 @@ import simulated
 from fastio import devices
 from fastio.offload.manager import Offload
 from fastio.offload.planning.schedule import Schedule
+from slow_store import SlowStore
 
 pytestmark = [pytest.mark.simulated, pytest.mark.slow]
 
@@ -133,6 +134,28 @@ def test_what_grows_beside_a_training_makes_its_budget_smaller(tmp_path: Path) -
     assert after.others - before.others >= 24 << 20
     assert after.budget < before.budget
     offload.close()
+
+
+class LateWrites(SlowStore):
+    """Writes only what is waited for, whatever was issued before."""
+
+    def wait(self, index: int) -> None:
+        for due in [one for one in self._under_way if one[1].index == index]:
+            self._under_way.remove(due)
+            self._do(due[1])
+        assert self.is_done(index)
+
+
+def test_what_a_store_still_writes_of_the_step_before_is_nothing_that_grew() -> None:
+    found = []
+    for store in (SlowStore(0), LateWrites(1 << 30)):
+        offload = Offload(store=store)
+        with limited_to(96 << 20):
+            train(perceptron, (2048, 64), offload, 4)
+            found.append(offload.report().fit)
+        offload.close()
+    assert found[0] is not None
+    assert found[0] == found[1]
 
 
 class Dropping(nn.Module):

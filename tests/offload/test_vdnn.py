@@ -6,10 +6,10 @@ import pytest
 
 from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.planning.layers import BackwardLayers, Prefetching
-from fastio.offload.planning.vdnn import find_prefetch_layer, last_consumers, leaves
+from fastio.offload.planning.vdnn import find_prefetch_layer, leaves
 from fastio_bench.papers.vdnn_algorithms import algorithms
 from fastio_bench.papers.vdnn_dynamic import dynamic
-from fastio_bench.papers.vdnn_iteration import Algorithm, Configuration, Layer, iteration, resident
+from fastio_bench.papers.vdnn_iteration import Algorithm, Configuration, Layer, iteration, last_consumers, resident
 from fastio_bench.papers.vdnn_shapes import vgg
 from fastio_bench.papers.vdnn_six import WAYS, on_titan_x
 from fastio_bench.papers.vgg_shapes import parameter_nbytes

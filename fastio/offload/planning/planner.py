@@ -120,12 +120,15 @@ class Planner:
             return 0 if self._measures else self.window
         return min(self.window, budget - kept - busy) if self._keeps_window else budget - kept - busy
 
-    def prepare(self) -> None:
-        """Plan the profiled passes that are not planned. Raises InfeasibleBudget."""
+    def prepare(self, released_bytes: int = 0) -> None:
+        """Plan the profiled passes that are not planned. Raises InfeasibleBudget.
+
+        ``released_bytes``: of what graphs have released, what transfers still keep in memory.
+        """
         alive = (one() for one in self._passes)
         self.kept_nbytes = sum(step.kept_nbytes for step in alive if step is not None)  # interrupts may miscount
         try:
-            self._look_at_memory()
+            self._look_at_memory(released_bytes)
             for profile in self._profiles.values():
                 if profile is not None:
                     self._plan(profile)
@@ -343,14 +346,14 @@ class Planner:
             return self._settings
         return replace(self._settings, budget=self.budget_of(profile), fitted=True)
 
-    def _look_at_memory(self) -> None:
+    def _look_at_memory(self, released_bytes: int) -> None:
         """Between two steps: measure what the last one took, and let plans be made anew where more is needed."""
         memory = self._memory
         if memory.has_run_out():  # in this or another Offload's step: no other one is kept from asking, too
             self._halve()
         if not self._fits:
             return
-        allocated = memory.allocated()
+        allocated = memory.allocated() - released_bytes
         profile = self._measured
         if profile is not None:
             profile.room.peak = max(profile.room.peak, memory.peak())

@@ -40,22 +40,6 @@ def vdnn_dyn(activations: Sequence[ActivationProfile], need_bytes: int) -> tuple
     return leaving(activations, "all")
 
 
-def last_consumers(inputs: Sequence[Sequence[int]]) -> list[int | None]:
-    """Return, for each layer, the last layer of the forward pass that reads its output; None if no layer does.
-
-    ``inputs[n]`` are the layers whose outputs layer n reads, all before n (a join reads several; at a fork several
-    layers read one). In a fixed order this equals the reference counts of figure 3: an output may leave when its last
-    reader is done, not its first.
-    """
-    last: list[int | None] = [None] * len(inputs)
-    for layer, reads in enumerate(inputs):
-        for producer in reads:
-            if producer >= layer:
-                raise ValueError(f"layer {layer} reads the output of layer {producer}: expected an earlier layer")
-            last[producer] = layer
-    return last
-
-
 def find_prefetch_layer(
     current: int, kinds: Sequence[str], offloaded: Sequence[bool], prefetched: Sequence[bool]
 ) -> int | None:

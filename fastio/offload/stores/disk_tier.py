@@ -103,6 +103,11 @@ class DiskTier(Tier):
         for move in self._moves.writes():
             yield move.saved
 
+    @property
+    def released_bytes(self) -> int:
+        """Bytes in memory of tensors that the graph has released, and whose move has not been seen to end."""
+        return sum(move.saved.nbytes for move in self._moves if move.freed)
+
     def unload(self, saved: SavedTensor) -> None:
         """Drop the bytes in memory of a tensor in ``loaded``, which is not being read; the store has them too."""
         saved.release_bytes()

@@ -93,6 +93,11 @@ class TierSet:
             nbytes += disk.waiting_bytes
         return nbytes
 
+    @property
+    def released_bytes(self) -> int:
+        """Bytes in memory of tensors that graphs have released, and that transfers still use."""
+        return sum(disk.released_bytes for disk in self.disks.values())
+
     def waiting(self) -> Iterator[SavedTensor]:
         """The saved tensors whose write has not ended."""
         return itertools.chain.from_iterable(disk.waiting() for disk in self.disks.values())
