@@ -21,7 +21,7 @@ from fastio_bench.peers.peer import Peer
 from fastio_bench.workloads.objects import MIB, Workload, fingerprint, one_tensor, place
 
 BATCHES = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)  # the largest first, as in the paper's tables
-QUICK_BATCHES = (64, 1)
+QUICK_BATCHES = (64, 4, 1)
 DURABLE, CACHED, COLD, WARM = "durable write", "write", "cold read", "warm read"
 WORKS = (DURABLE, CACHED, COLD, WARM)
 MOST_DISK = 10 << 30

@@ -15,7 +15,7 @@ from textwrap import fill
 
 from fastio_bench.harness import whole_files
 from fastio_bench.machine.machine_facts import facts, setting
-from fastio_bench.papers import answers, beside_sizes, beside_training, figures
+from fastio_bench.papers import answers, beside_sizes, beside_training, figures, page
 from fastio_bench.report import document_tables, markdown
 from fastio_bench.report.documents import Document, DocumentError, checked, read_folder
 from fastio_bench.report.table import PAPER, ResultTable
@@ -176,14 +176,16 @@ def _runs(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the document (second argument) from a results folder (first)."""
+    """Write the document (second argument) from a results folder (first), and ``papers-figures.md`` beside it."""
     results, output = map(Path, arguments)
     try:
-        text = render(read_folder(results))
+        documents = read_folder(results)
+        texts = {output: render(documents), output.with_name("papers-figures.md"): page.figures_page(documents)}
     except DocumentError as error:
         sys.exit(str(error))
     output.parent.mkdir(parents=True, exist_ok=True)
-    whole_files.write(output, text)
+    for path, text in texts.items():
+        whole_files.write(path, text)
 
 
 if __name__ == "__main__":

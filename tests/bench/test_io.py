@@ -186,7 +186,7 @@ class TestForecast:
         assert made == [objects.one_tensor(1).nbytes] * 2  # probed, then measured
         told = json.loads(result.stdout)
         assert len(told["samples"]) == len(sweep.WORKS)
-        assert "left out, for want of memory or disk: 196 MiB" in told["notes"]
+        assert "left out, for want of memory or disk: 196, 12.25 MiB" in told["notes"]
 
 
 class TestExhibits:

@@ -15,6 +15,7 @@ import pytest
 
 import results as made
 from benching import invoke
+from fastio_bench.contend.modelled import THROUGH
 from fastio_bench.harness.stats import summarise
 from fastio_bench.io import tables as io_tables
 from fastio_bench.papers import figures, page
@@ -23,6 +24,7 @@ from fastio_bench.papers.performance_docs import citations
 from fastio_bench.papers.rows import flashneuron, memferry
 from fastio_bench.papers.rows.row import MODEL, NONE, NOTHING, PAPERS, Row
 from fastio_bench.report.documents import Document, read, read_folder
+from fastio_bench.report.table import ResultTable
 
 NUMBERED = {  # the tables and the figures of each paper
     "Fastensor": (14, 5),
@@ -124,6 +126,29 @@ class TestFigures:
             for name in ("WDic", "RDic")
         ]
         assert told == [1.5, None]
+
+    def test_a_step_of_fastio_is_none_of_torchs_ways(self, tmp_path: Path) -> None:
+        report = made.offloaded(tmp_path)
+        report.settings["model"] = "transformer"
+        report.findings["ways"] = [
+            {"way": way, "batch": 4, "step_s": seconds, "ratio": 1.0}
+            for way, seconds in (("plain", 2.0), ("all", 3.0), ("fastensor", 4.0), ("torch", 5.0), ("save_on_cpu", 1.0))
+        ]
+        report.write(tmp_path / "results")
+        told = found(tmp_path / "results")
+        assert told["Fastensor", "figure 5", "an epoch over plain training's, BERT, batch 64, x"][1] == 1.5
+        assert (
+            told["Fastensor", "table 10", "BERT, batch 2,048: an epoch over that by torch.save and load, x"][1] == 0.6
+        )
+
+    def test_what_is_kept_at_worst_is_the_least_of_the_settings(self, tmp_path: Path) -> None:
+        report = made.offloaded(tmp_path)
+        way = f"offload {THROUGH}"
+        rows = [["hide", "plain", 1.0], ["hide", way, 0.9], ["twice", "plain", 1.0], ["twice", way, 0.4]]
+        report.tables.append(ResultTable("training-modelled", "kept", ("transfers", "way", "at 90%*"), rows))
+        report.write(tmp_path / "results")
+        asked = "training to host memory beside others: throughput kept at worst, %"
+        assert found(tmp_path / "results")["FlashNeuron", "figure 12", asked][1] == pytest.approx(40)
 
     def test_newest_document_wins(self, tmp_path: Path) -> None:
         paths = []

@@ -12,6 +12,9 @@ import pytest
 
 from fastio_bench.commands import SUBCOMMANDS
 from fastio_bench.papers import page
+from fastio_bench.papers.rows.row import MODEL, NONE, NOTHING
+from fastio_bench.report import cells
+from fastio_bench.report.markdown import escape
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "papers.md").read_text()
@@ -35,11 +38,21 @@ def test_table_is_that_of_the_command() -> None:
     assert page.markdown() in PAGE
 
 
-@pytest.mark.parametrize(
-    ("paper", "cells"), MECHANISMS, ids=lambda value: value if isinstance(value, str) else value[0]
-)
-def test_a_mechanism_has_a_file_that_cites_its_paper_a_test_and_a_command(paper: str, cells: list[str]) -> None:
-    _, where, test, measured, state = cells
+def test_figures_have_every_row_and_todays_models() -> None:
+    """docs/papers-figures.md is of one day; what models say must be what they say now."""
+    text = (ROOT / "docs" / "papers-figures.md").read_text()
+    table = page.table([])
+    shown = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    assert len(shown) == len(table.rows)
+    for line, row in zip(shown, table.rows, strict=True):
+        assert line.startswith("| " + " | ".join(escape(str(cell)) for cell in row[:3]) + " |")
+        if row[6] in (MODEL, NONE, NOTHING):
+            assert line == "| " + " | ".join(escape(cell) for cell in cells.texts(table, row[:-1])) + " |"
+
+
+@pytest.mark.parametrize(("paper", "told"), MECHANISMS, ids=lambda value: value if isinstance(value, str) else value[0])
+def test_a_mechanism_has_a_file_that_cites_its_paper_a_test_and_a_command(paper: str, told: list[str]) -> None:
+    _, where, test, measured, state = told
     assert re.match("as written|differs: |in the run|in simulations", state), state
     texts = [source.read_text() for name in re.findall(r"`(\w+/[^`]+)`", where) for source in _sources(ROOT / name)]
     assert any(paper in text for text in texts), where

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from fastio_bench.offload.device_ways import named
 from fastio_bench.offload.settings import MODES
-from fastio_bench.offload.training_ways import PLAIN, SYNCHRONOUS, TORCH
+from fastio_bench.offload.training_ways import PLAIN, SAVE_ON_CPU, SYNCHRONOUS, TORCH
 from fastio_bench.papers.beside import figure, found, over
 from fastio_bench.report.documents import Document
 from fastio_bench.report.table import Cell, ResultTable
@@ -83,7 +83,7 @@ def alone_over_tuner(document: Document) -> float | None:
 
 
 def steps(against: str, model: str = "") -> Reader:
-    """The fastest offloaded step of ``offload`` over that of another way, plain or torch's; of any network if empty."""
+    """The fastest of fastio's steps in ``offload`` over another way's, plain or torch's; of any network if empty."""
 
     def reader(document: Document) -> float | None:
         if model and document.settings.get("model") != model:
@@ -92,7 +92,7 @@ def steps(against: str, model: str = "") -> Reader:
         every = [one for one in found(document, "ways") if one.get("step_s")]
         for one in every:
             other = [way for way in every if way["way"] == against and way.get("batch") == one.get("batch")]
-            if other and one["way"] not in (PLAIN, TORCH):
+            if other and one["way"] not in (PLAIN, TORCH, SAVE_ON_CPU):
                 ratios.append(one["step_s"] / other[0]["step_s"])
         return min(ratios, default=None)
 
@@ -156,8 +156,13 @@ def device_memory(model: str, way: str) -> Reader:
 
 
 def kept(table: str, way: str) -> Reader:
-    """How much of its speed a training keeps at the highest load, in %. ``way``: in any text column of ``contend``."""
-    return of_table(table, lambda own: over(next((figure(row[-1]) for row in own.rows if way in row), None), 1.0, 100))
+    """The least share of its speed that a training keeps at the highest load, in %. ``way``: in a text of the row."""
+
+    def ours(own: ResultTable) -> float | None:
+        shares = [one for row in own.rows if way in row and (one := figure(row[-1])) is not None]
+        return over(min(shares, default=None), 1.0, 100)
+
+    return of_table(table, ours)
 
 
 def delayed(way: str, percent: int = 50) -> Reader:
