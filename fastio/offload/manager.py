@@ -30,6 +30,7 @@ from fastio.offload.saved_tensors import SavedTensors
 from fastio.offload.stores.resolve_store import resolve_store
 from fastio.offload.stores.tier_set import TierSet
 from fastio.offload.stores.tiers import Store
+from fastio.runtime.uncompiled import uncompiled
 from fastio.sizes import format_size, parse_size
 
 _LOCK_TIMEOUT_S = 1.0  # seconds
@@ -111,6 +112,7 @@ class Offload(SavedTensors):
             f"forward passes: {passes}, {state}>"
         )
 
+    @uncompiled
     def __enter__(self) -> Offload:
         self.check()
         here = self._threads.here()
@@ -140,6 +142,7 @@ class Offload(SavedTensors):
             raise
         return self
 
+    @uncompiled
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
