@@ -31,12 +31,13 @@ from fastio.offload.stores.resolve_store import resolve_store
 from fastio.offload.stores.tier_set import TierSet
 from fastio.offload.stores.tiers import Store
 from fastio.runtime.uncompiled import uncompiled
+from fastio.runtime.uncopied import Uncopied
 from fastio.sizes import format_size, parse_size
 
 _LOCK_TIMEOUT_S = 1.0  # seconds
 
 
-class Offload(SavedTensors):
+class Offload(SavedTensors, Uncopied):
     """A context manager for the forward pass. Backward may run inside or after it.
 
     Args:

@@ -28,6 +28,7 @@ from fastio.offload.stores.endurance import DriveWear
 from fastio.offload.stores.store_errors import StoreGoneError, raisable_copy
 from fastio.offload.stores.store_places import missing_place
 from fastio.offload.stores.tool_file import FORMAT, Tally, ToolFile, blocks
+from fastio.runtime.uncopied import Uncopied
 from fastio.transports import registry
 from fastio.transports.transport import LOAD, SAVE
 
@@ -50,7 +51,7 @@ class ToolStats(DriveWear):
     routes: dict[str, int]
 
 
-class ToolStore:
+class ToolStore(Uncopied):
     """Blobs in unnamed files of one or more folders; a :class:`fastio.offload.stores.tiers.Store`, a context manager.
 
     Several folders take turns. ``policy`` is what :func:`fastio.save` takes: a mode (``"w+r"`` is WRDic, ``"w"`` WDic,
