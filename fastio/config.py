@@ -54,7 +54,7 @@ def get(name: str) -> Any:
     default = setting.default
     if text is not None:
         if isinstance(default, str):
-            return text
+            return text or default
         if text.strip().isdecimal() and len(text) < 10 and 1 <= int(text) <= _MOST:
             return int(text)
     value = default() if callable(default) else default

@@ -10,17 +10,14 @@ import torch
 from fastio import api
 from fastio.runtime.fork_safe_lock import lock_across_forks
 from fastio.runtime.function_patch import FunctionPatch
+from fastio.runtime.uncompiled import frames, uncompiled
 
 _lock = lock_across_forks()
 _depth = 0
 _originals: tuple[Any, Any] | None = None
 
 
-# torch.compile hooks into Python's frames here, and skips torch's own functions. Our replacements do what
-# torch.compiler.disable does, without the import of torch._dynamo, which takes a second.
-_frames: Any = torch._C._dynamo.eval_frame
-
-
+@uncompiled
 def _save(
     obj: Any,
     f: Any,
@@ -37,13 +34,14 @@ def _save(
     }
     if pickle_module is not pickle:
         arguments["pickle_module"] = pickle_module
-    compiling = _frames.set_eval_frame(None)
+    compiling = frames.set_eval_frame(None)
     try:
         api.save(obj, f, format="pt", **arguments)
     finally:
-        _frames.set_eval_frame(compiling)
+        frames.set_eval_frame(compiling)
 
 
+@uncompiled
 def _load(
     f: Any,
     map_location: Any = None,
@@ -56,25 +54,11 @@ def _load(
     """torch.load, by fastio."""
     if pickle_module is not None:
         pickle_load_args["pickle_module"] = pickle_module
-    compiling = _frames.set_eval_frame(None)
+    compiling = frames.set_eval_frame(None)
     try:
         return api.load_as_torch(f, map_location, weights_only, mmap, pickle_load_args)
     finally:
-        _frames.set_eval_frame(compiling)
-
-
-def _leave_uncompiled(function: Any) -> None:
-    """Make torch.compile call a function without tracing into it or compiling its frame."""
-    function._torchdynamo_disable = True
-    if hasattr(_frames, "skip_code"):  # torch 2.6
-        _frames.skip_code(function.__code__)
-    elif hasattr(_frames, "set_code_exec_strategy"):
-        skip = _frames._FrameAction.SKIP
-        _frames.set_code_exec_strategy(function.__code__, _frames._FrameExecStrategy(skip, skip))
-
-
-_leave_uncompiled(_save)
-_leave_uncompiled(_load)
+        frames.set_eval_frame(compiling)
 
 
 def _script_alike(originals: tuple[Any, Any], ours: tuple[Any, Any]) -> None:

@@ -25,13 +25,14 @@ from fastio.errors import CheckpointError, quoted
 from fastio.files.open_file import path_of
 from fastio.progress import check_progress
 from fastio.remote.urls import is_remote
+from fastio.runtime.uncopied import Uncopied
 from fastio.sizes import check_count, parse_size
 from fastio.transports.transport import LOAD, SAVE
 from fastio.url_secrets import hide_secrets
 from fastio.volumes.opening import outside_volumes
 
 
-class Checkpointer:
+class Checkpointer(Uncopied):
     """Saves and restores the steps of a training in a folder: a step is there complete and checked, or not at all.
 
     A step is one folder with a ``state.pt`` that plain ``torch.load`` opens, and a ``manifest.json``, which is written

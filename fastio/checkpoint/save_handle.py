@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from fastio.errors import CheckpointError
 from fastio.results import SaveResult
+from fastio.runtime.uncopied import Uncopied
 from fastio.sizes import format_size
 
 _Result = TypeVar("_Result")
@@ -65,7 +66,7 @@ class Meter:
         self.now = (done, total)
 
 
-class SaveHandle:
+class SaveHandle(Uncopied):
     """What :meth:`fastio.Checkpointer.save` returns; false in a condition if the step was skipped.
 
     ``staged`` is done when the state may change again, which is before ``save`` returns. ``written`` is done when the

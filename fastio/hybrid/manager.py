@@ -37,13 +37,14 @@ from fastio.hybrid.report import Report
 from fastio.hybrid.simulation import machines
 from fastio.offload.autograd.hooks import mark_exchanged
 from fastio.offload.stores.block_store import BlockStore
+from fastio.runtime.uncopied import Uncopied
 from fastio.sizes import format_size, parse_size
 
 _NOT_REDUCED = "call the model in torch.nn.parallel.DistributedDataParallel(model), which averages gradients"
 MACHINE = machines.A100  # its simulated costs are used if this machine cannot be measured
 
 
-class Hybrid:
+class Hybrid(Uncopied):
     """Keeps parameters and the optimizer's work in host memory, and moves parameters to the GPU by a plan.
 
     ::

@@ -11,9 +11,10 @@ import torch
 from fastio.errors import FormatError, quoted
 from fastio.models.tensor_reader import TensorReader
 from fastio.models.tensor_slice import TensorSlice
+from fastio.runtime.uncopied import Uncopied
 
 
-class ArrayReader:
+class ArrayReader(Uncopied):
     """Open files of a model, as :func:`fastio.safe_open` returns them for numpy. Use as a context.
 
     Arrays belong to the caller, may be written to, and outlive the context. FormatError for a dtype that numpy lacks:

@@ -20,6 +20,7 @@ from fastio.models.stream_memory import MOST_READ_AHEAD, default_read_ahead
 from fastio.models.tensor_slice import TensorSlice, selected
 from fastio.models.weight_files import CLOSED, WeightFiles
 from fastio.runtime.gc_pause import gc_paused
+from fastio.runtime.uncopied import Uncopied
 from fastio.sizes import parse_size
 from fastio.url_secrets import hide_secrets
 
@@ -28,7 +29,7 @@ from fastio.url_secrets import hide_secrets
 _FIRST_BYTES, _MOST_BYTES = 2 << 20, 64 << 20
 
 
-class TensorReader:
+class TensorReader(Uncopied):
     """Open files of a model, as :func:`fastio.safe_open` returns them. Use as a context.
 
     Tensors that were returned belong to the caller: they outlive the context, and each gives its memory back by itself.

@@ -31,6 +31,8 @@ from fastio.offload.saved_tensors import SavedTensors
 from fastio.offload.stores.resolve_store import resolve_store
 from fastio.offload.stores.tier_set import TierSet
 from fastio.offload.stores.tiers import Store
+from fastio.runtime.uncompiled import uncompiled
+from fastio.runtime.uncopied import Uncopied
 from fastio.sizes import format_size, parse_size
 
 _LOCK_TIMEOUT_S = 1.0  # seconds
@@ -38,7 +40,7 @@ _LOCK_TIMEOUT_S = 1.0  # seconds
 Result = TypeVar("Result")
 
 
-class Offload(SavedTensors):
+class Offload(SavedTensors, Uncopied):
     """A context manager for the forward pass. Backward may run inside or after it.
 
     Args:
@@ -115,6 +117,7 @@ class Offload(SavedTensors):
             f"forward passes: {passes}, {state}>"
         )
 
+    @uncompiled
     def __enter__(self) -> Offload:
         self._raise_failure()
         here = self._threads.here()
@@ -146,6 +149,7 @@ class Offload(SavedTensors):
             raise
         return self
 
+    @uncompiled
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -37,6 +37,7 @@ from fastio.offload.recompute.recomputation import Recomputation
 from fastio.offload.report import Counts
 from fastio.offload.stores.tier_set import TierSet, tier_of
 from fastio.offload.stores.tiers import ActivationLostError
+from fastio.runtime.uncompiled import uncompiled
 
 _MIN_NBYTES = 4096  # smaller tensors are not worth a block of the device
 
@@ -122,6 +123,7 @@ class SavedTensors:
             self._reap()
         return tensor
 
+    @uncompiled
     def _pack(self, here: ThreadPass, tensor: torch.Tensor) -> Kept | Handle:
         step = here.step
         # In a running backward (checkpoint's recomputation, double backward) a tensor is used at once, or kept.

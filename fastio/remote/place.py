@@ -68,6 +68,14 @@ class Place(NamedTuple):
         return "file" in self._protocols()
 
     @property
+    def identity(self) -> str:
+        """A text that all URLs of this place have in common, and no other place's."""
+        if self.is_local:
+            return f"file://{os.path.realpath(self.path)}"
+        options = sorted((name, repr(value)) for name, value in self.fs.storage_options.items())
+        return f"{sorted(self._protocols())} {options} {self.path.strip('/')}"
+
+    @property
     def is_async(self) -> bool:
         """Whether the filesystem's own methods are coroutines. Those of a cache around another one pretend to be."""
         from fsspec.asyn import AsyncFileSystem

@@ -6,6 +6,7 @@ import os
 from types import TracebackType
 
 from fastio.errors import VolumeError, VolumeFullError
+from fastio.runtime.uncopied import Uncopied
 from fastio.sizes import exact_size, parse_size
 from fastio.volumes import directory, journal, opening, superblock
 from fastio.volumes.device import BLOCK, Device
@@ -19,7 +20,7 @@ from fastio.volumes.transfers import read_bytes
 _SHARE, _LEAST_JOURNAL, _MOST_JOURNAL = 64, 16, 4096  # an area's part of the volume's blocks; its bounds in blocks
 
 
-class Volume:
+class Volume(Uncopied):
     """The objects of a volume, by name. Make one by :meth:`create` or :meth:`open`. A context manager.
 
     One writer at a time; it has a lock. Readers may be at work beside it: they get whole objects, or an error. Used by

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import fastio
-from fastio.errors import FastIOError, FolderMissingError
+from fastio.errors import FastIOError, FolderMissingError, TransferError, UnsupportedError
 from fastio.offload.planning.schedule import PolicyName
 from fastio.offload.stores.block_store import BlockStore
 from fastio.offload.stores.resolve_store import resolve_store
@@ -62,6 +62,17 @@ def test_missing_folder_is_named_as_the_stores(policy: PolicyName, tmp_path: Pat
     with pytest.raises(FolderMissingError, match=r"the store's folder does not exist; make it first: .*nope") as caught:
         fastio.Offload(store=tmp_path / "nope", policy=policy)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize("policy", ["all", "fastensor"])
+def test_place_that_cannot_be_made_is_not_to_be_made(policy: PolicyName) -> None:
+    with pytest.raises(
+        UnsupportedError, match=r"s3://\*\*\*@b/x: a store cannot be at a remote place, expected a folder"
+    ):
+        fastio.Offload(store="s3://me:secret@b/x", policy=policy)
+    if policy == "all":
+        with pytest.raises(TransferError, match=r"creating a file in the folder of the store failed.*: '/proc'"):
+            fastio.Offload(store="/proc", policy=policy)
 
 
 def test_place_without_its_keyword_is_told_the_keyword(tmp_path: Path) -> None:

@@ -135,6 +135,27 @@ def test_compiled_model_warns_once_and_gives_the_same_gradients(tmp_path: Path, 
     offload.close()
 
 
+@pytest.mark.parametrize("policy", ["all", "optimal"])
+def test_with_statement_inside_of_a_compiled_function_offloads(tmp_path: Path, policy: str) -> None:
+    """torch.compile does not trace into Offload, nor compile its hooks, which would warn."""
+    torch._dynamo.reset()
+    model, loss = mlp()
+    plain = trained(model, loss)
+    offload = fastio.Offload(model, store=tmp_path, policy=policy, budget="64KiB")
+
+    @torch.compile(backend="eager")
+    def computed() -> Tensor:
+        with offload:
+            return loss(model)
+
+    for _ in range(4):
+        computed().backward()
+        same(gradients(model), plain)
+    assert offload.counts.writes > 0
+    assert offload.saved_tensors_alive == 0
+    offload.close()
+
+
 @pytest.mark.parametrize(("policy", "budget"), POLICIES)
 def test_every_policy_gives_the_plain_gradients_of_a_convolutional_net(
     tmp_path: Path, policy: str, budget: str | None

@@ -243,6 +243,12 @@ def test_a_size_that_is_none_is_told(store: type[RangedStore], monkeypatch: pyte
         fastio.load(URL)
 
 
+def test_an_empty_size_is_the_default(store: type[RangedStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTIO_CACHE_SIZE", "")
+    save(STATE, URL)
+    assert equal(fastio.load(URL), STATE)
+
+
 def test_a_cache_that_cannot_be_made_is_told(
     store: type[RangedStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -278,6 +278,13 @@ def test_one_writer_on_a_machine(store: type[RangedStore]) -> None:
         Checkpointer(RUN, read_only=True).close()
 
 
+@pytest.mark.parametrize("other", ["memory:///run", "memory:////run/", "memory://run//"])
+def test_other_urls_of_a_place_have_one_writer(other: str) -> None:
+    with Checkpointer("memory://run"), pytest.raises(fastio.FolderInUseError):
+        Checkpointer(other)
+    Checkpointer("memory://run/2").close()
+
+
 def test_wrong_settings(store: type[RangedStore]) -> None:
     with pytest.raises(ValueError, match="incremental=True links to files of the step before"):
         Checkpointer(RUN, incremental=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import re
 import zipfile
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 import safetensors.torch
@@ -39,6 +42,24 @@ def test_odd_characters_are_no_patterns(place: str, name: str) -> None:
     fastio.save(STATE, f"{place}/{name}")
     assert names_below(place) == {"axb.pt", name}
     assert equal(fastio.load(f"{place}/{name}"), STATE)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_names_longer_than_those_of_files(suffix: str) -> None:
+    """A key of an object store may have 1,024 bytes."""
+    url = f"memory://bucket/{'ü' * 400}{suffix}"
+    fastio.save(STATE, url)
+    assert equal(fastio.load(url), STATE)
+    data = fsspec.filesystem("memory").cat(url)
+    assert equal(torch.load(io.BytesIO(data)) if suffix == ".pt" else safetensors.torch.load(data), STATE)
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_folders_name_is_no_file(place: str, name: str) -> None:
+    with pytest.raises(
+        fastio.UnsupportedError, match=f"/{re.escape(name)}: it names a folder, expected the URL of a file"
+    ):
+        fastio.save(STATE, f"{place}/{name}")
 
 
 def test_an_array_of_numpy(place: str) -> None:

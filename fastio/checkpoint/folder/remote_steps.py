@@ -188,9 +188,8 @@ class _LocalSteps(StepFolder):
     """The folder of this machine in which the steps of a remote place are written."""
 
     def __init__(self, remote: RemoteSteps) -> None:
-        place = place_of(remote.path)
-        name = f"file://{os.path.realpath(place.path)}" if place.is_local else remote.path  # it may have other names
-        super().__init__(cache_folder.folder(os.path.join("steps", cache_folder.digest(name))))
+        identity = place_of(remote.path).identity
+        super().__init__(cache_folder.folder(os.path.join("steps", cache_folder.digest(identity))))
         self._remote = remote
 
     def make(self, step: int) -> tuple[str, set[str]]:

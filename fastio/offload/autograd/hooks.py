@@ -12,6 +12,7 @@ from fastio._native import Hold
 from fastio._native import PushedHooks as NativeHooks
 from fastio.offload.autograd.saved_tensor import SavedTensor
 from fastio.offload.autograd.views import View
+from fastio.runtime.uncompiled import uncompiled
 
 if TYPE_CHECKING:
     from fastio.offload.saved_tensors import SavedTensors
@@ -125,6 +126,7 @@ class Handle(Hold):
         return self.owner.restore(self)
 
 
+@uncompiled
 def unpack(packed: Kept | Handle) -> torch.Tensor:
     """The unpack hook."""
     return packed.unpack()

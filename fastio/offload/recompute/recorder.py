@@ -15,6 +15,7 @@ from fastio.offload.autograd.version_counters import counter_of
 from fastio.offload.recompute.calls import Call, Key, is_plain, note
 from fastio.offload.recompute.dispatch import operator, register, turn
 from fastio.offload.recompute.operators import Kind, kind_of, tensors_in, written
+from fastio.runtime.uncompiled import uncompiled
 
 _PYTHON = torch._C.DispatchKey.Python
 
@@ -99,6 +100,7 @@ class Recorder:
                 self._writers[address][1].add(counter_of(tensor))
 
 
+@uncompiled
 def _dispatched(name: str, keys: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
     """Run an operator, and have this thread's recorders record it."""
     recorders = _thread.recorders

@@ -24,6 +24,7 @@ from fastio.files.open_file import paths_of
 from fastio.offload.stores.endurance import DriveWear
 from fastio.offload.stores.store_errors import BLOCK, Failure, StoreGoneError, public_errors, transfer_error
 from fastio.offload.stores.store_opening import open_store
+from fastio.runtime.uncopied import Uncopied
 
 __all__ = ["BLOCK", "BlockStore", "Direction", "StoreGoneError", "StoreStats"]
 
@@ -46,7 +47,7 @@ class StoreStats(DriveWear):
     system_calls: int  # system calls that move data, by the drivers uring and nvme
 
 
-class BlockStore:
+class BlockStore(Uncopied):
     """Blobs on unnamed files in folders, on empty files or on whole block devices; striped over several places.
 
     Other places: "nvme:/dev/ng0n1" is an NVMe namespace by the kernel's passthrough, "vfio:0000:03:00.0" a controller

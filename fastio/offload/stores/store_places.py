@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from fastio._native import Descriptor
 from fastio.dicts import fingerprint
-from fastio.errors import FolderMissingError, TransferError
+from fastio.errors import FastIOError, FolderMissingError, TransferError, UnsupportedError
 from fastio.files import direct_io
 from fastio.nvme.safety import refuse_in_use
 from fastio.offload.stores.store_errors import BLOCK
+from fastio.remote.urls import is_remote
+from fastio.url_secrets import hide_secrets
 
 _SPECIAL = ((stat.S_ISCHR, "character device"), (stat.S_ISFIFO, "FIFO"), (stat.S_ISSOCK, "socket"))
 _NO_DATA_CHECKSUMS = ("ext2", "ext3", "ext4", "xfs")  # filesystems that compute no checksums of data
@@ -66,7 +68,7 @@ def open_place(path: str, force: str | None) -> Place:
             raise ValueError(_no_place(path, kind))
         fd, direct = _open_direct(path, kind)
     except FileNotFoundError:
-        raise FolderMissingError(path, "the store's folder does not exist") from None
+        raise missing_place(path) from None
     except OSError as error:
         raise TransferError(error.errno or errno.EIO, "opening the block store", path) from None
     try:
@@ -74,6 +76,18 @@ def open_place(path: str, force: str | None) -> Place:
     except BaseException:
         os.close(fd)
         raise
+
+
+def missing_place(path: str) -> FastIOError:
+    """The error for a place at which nothing could be opened, because there is nothing."""
+    if is_remote(path):
+        return UnsupportedError(
+            f"{hide_secrets(path)}: a store cannot be at a remote place, expected a folder of this machine, an empty "
+            f"file or a device: name one"
+        )
+    if os.path.isdir(path):  # as /proc
+        return TransferError(errno.ENOENT, "creating a file in the folder of the store", path)
+    return FolderMissingError(path, "the store's folder does not exist")
 
 
 def open_unnamed(folder: str, flags: int) -> Descriptor:

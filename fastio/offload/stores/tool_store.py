@@ -21,12 +21,14 @@ import torch
 from fastio import devices, dicts
 from fastio.arguments import Path, Policy
 from fastio.engine.tool_selection import plan_transfer
-from fastio.errors import FolderMissingError, ToolUnavailableError, TransferError
+from fastio.errors import ToolUnavailableError, TransferError
 from fastio.files.open_file import paths_of
 from fastio.offload.stores.background_commands import BackgroundCommands, Command
 from fastio.offload.stores.endurance import DriveWear
 from fastio.offload.stores.store_errors import StoreGoneError, raisable_copy
+from fastio.offload.stores.store_places import missing_place
 from fastio.offload.stores.tool_file import FORMAT, Tally, ToolFile, blocks
+from fastio.runtime.uncopied import Uncopied
 from fastio.transports import registry
 from fastio.transports.transport import LOAD, SAVE
 
@@ -49,7 +51,7 @@ class ToolStats(DriveWear):
     routes: dict[str, int]
 
 
-class ToolStore:
+class ToolStore(Uncopied):
     """Blobs in unnamed files of one or more folders; a :class:`fastio.offload.stores.tiers.Store`, a context manager.
 
     Several folders take turns. ``policy`` is what :func:`fastio.save` takes: a mode (``"w+r"`` is WRDic, ``"w"`` WDic,
@@ -269,7 +271,7 @@ def _drives(folders: Sequence[str]) -> dict[int, int]:
             filesystem = os.statvfs(os.path.join(folder, ""))
             found[os.stat(folder).st_dev] = filesystem.f_blocks * filesystem.f_frsize
         except FileNotFoundError:
-            raise FolderMissingError(folder, "the store's folder does not exist") from None
+            raise missing_place(folder) from None
         except OSError as error:
             raise TransferError(error.errno or errno.EIO, "opening the tool store", folder) from None
     return found
