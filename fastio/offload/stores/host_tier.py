@@ -68,11 +68,9 @@ class HostTier(Tier):
 
         ``is_idle``: no saved tensor is alive. Blocks that an interrupt lost are free again then.
         """
-        if is_idle:
-            free = {block for blocks in self._free.values() for block, _ in blocks}
-            if free != self._slab.blocks:
-                self._synchronize()
-                self._slab.keep(free)
+        if is_idle and sum(map(len, self._free.values())) != self._slab.count:
+            self._synchronize()
+            self._slab.keep({block for blocks in self._free.values() for block, _ in blocks})
         if self._timed is None:
             self._least_timed = 0
             return
