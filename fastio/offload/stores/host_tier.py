@@ -206,12 +206,11 @@ class HostTier(Tier):
 
     def drop(self, saved: SavedTensor) -> None:
         """Free the bytes of a tensor that the graph released."""
-        if saved.state is not State.DISK:
-            if saved.state is State.INFLIGHT:
-                self.abandon(saved)
-            else:
-                self.unload(saved)
-            saved.release_bytes()
+        if saved.state is State.INFLIGHT:
+            self.abandon(saved)
+        elif saved.state is not State.DISK:
+            self.unload(saved)
+        saved.release_bytes()
         self._release(saved)
 
     def close(self) -> None:
