@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fastio.offload.planning.planner import Planner
     from fastio.offload.stores.peer_slab import Route
 
-_REMEMBERED = 20_000  # events: a few steps of a large model
+_REMEMBERED = 20_000  # transfers: a few steps of a large model
 _ITERATIONS = 64
 _GAP = 0.25  # between the predicted and the actual seconds: above it, the report says what that means
 _TELLING_S = 600.0  # seconds of a store: before, its rate of writing says nothing about a drive's life
@@ -40,8 +40,8 @@ class Event(NamedTuple):
     tier: str
 
 
-# Of an Event, as a plain tuple, which garbage collections skip.
-EventFields = tuple[str, int, int, int, float, float, str]
+# Events that were issued together, with all their ordinals and bytes: plain tuples, which garbage collections skip.
+Transfers = tuple[Literal["write", "read"], int, tuple[int, ...], tuple[int, ...], float, float, str]
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Counts:
     recompute_s: float = 0.0  # until the operators returned
     stalled_write_s: float = 0.0
     stalled_read_s: float = 0.0
-    events: deque[EventFields] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    transfers: deque[Transfers] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     iterations: deque[Iteration] = field(default_factory=lambda: deque(maxlen=_ITERATIONS))
 
     @property
@@ -333,9 +333,13 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
         predicted=predicted,
         actual_s=actual_s,
         counts=dataclasses.replace(
-            counts, events=deque(), iterations=deque(), traffic=traffic, routes=dict(counts.routes)
+            counts, transfers=deque(), iterations=deque(), traffic=traffic, routes=dict(counts.routes)
         ),
-        events=tuple(Event._make(fields) for fields in counts.events),
+        events=tuple(
+            Event(op, number, ordinal, nbytes, began_s, ended_s, tier)
+            for op, number, ordinals, sizes, began_s, ended_s, tier in counts.transfers
+            for ordinal, nbytes in zip(ordinals, sizes, strict=True)
+        ),
         iterations=tuple(dataclasses.replace(one) for one in counts.iterations),
         store=getattr(store, "stats", None),
         profiling_waited_s=planner.profiling_waited_s,

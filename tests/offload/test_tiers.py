@@ -55,6 +55,23 @@ def step(model: nn.Module, x: Tensor, offload: fastio.Offload | None = None) -> 
     return run
 
 
+@pytest.mark.parametrize("host_budget", [0, 1 << 20])
+def test_what_operators_in_a_row_use_is_read_once(host_budget: int, tmp_path: Path) -> None:
+    """Three nodes use one tensor, one after another: after the passes that are profiled, it stays until the last."""
+    reads: list[int] = []
+    offload = fastio.Offload(store=tmp_path, policy="all", budget=0, host_budget=host_budget, codec="none")
+    for _ in range(4):
+        x = torch.linspace(0, 1, 1 << 16).requires_grad_()
+        with offload:
+            made = x.exp()
+            loss = (made.sin() * 1 + made.cos() * 1).sum()
+            del made
+        loss.backward()
+        reads.append(offload.report().counts.reads)
+    offload.close()
+    assert reads[-1] - reads[-2] == 1
+
+
 @pytest.mark.parametrize("policy", ["all", "fastensor", "flashneuron", "optimal"])
 @pytest.mark.parametrize("codec", ["none", "csr"])
 def test_both_tiers_give_the_plain_gradients(policy: str, codec: str, tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ FlashNeuron's prefetch into memory that backward has freed (section 3.2).
 from __future__ import annotations
 
 import itertools
+import operator
 from typing import Any
-
-import torch
 
 from fastio.errors import FastIOError
 from fastio.offload.autograd.forward_pass import ForwardPass
@@ -20,6 +19,8 @@ from fastio.offload.recompute.tier import RecomputeTier
 from fastio.offload.stores.disk_tier import DiskTier
 from fastio.offload.stores.host_tier import HostTier
 from fastio.offload.stores.tier_set import TierSet, tier_of
+
+_place: Any = operator.attrgetter("tier", "device")  # where a saved tensor's bytes are, and the device to read them to
 
 
 class ReadAhead:
@@ -151,9 +152,9 @@ class ReadAhead:
                 due[saved.index] = saved
                 room -= saved.nbytes
             at += 1
-        groups = itertools.groupby(due.values(), _place)
-        if not all(fetched_ahead(self._planner, tier, *several) for (tier, _), several in groups):
-            return
+        for (tier, _), several in itertools.groupby(due.values(), _place):
+            if not fetched_ahead(self._planner, tier, *several):
+                return
         self._ends[step] = at
 
     def _held(self, step: ForwardPass) -> set[int]:
@@ -189,11 +190,6 @@ def fetched_ahead(planner: Planner, tier: DiskTier | HostTier | RecomputeTier, *
         planner.answer_out_of_memory()
         return False
     return True
-
-
-def _place(saved: SavedTensor) -> tuple[Any, torch.device]:
-    """Return where the bytes of a saved tensor are, and the device to read them to."""
-    return saved.tier, saved.device
 
 
 def _is_over(step: ForwardPass) -> bool:

@@ -46,9 +46,9 @@ def witness_of(tensor: torch.Tensor, lazy: bool = True) -> torch.Tensor:
 
 
 @functools.cache
-def empty_on(device: torch.device) -> torch.Tensor:
+def empty_on(device: torch.device, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Return an empty tensor on a device, always the same."""
-    return torch.empty(0, device=device)
+    return torch.empty(0, dtype=dtype, device=device)
 
 
 def _find_offset() -> int | None:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fastio.offload.autograd.version_counters import empty_on
+
 # Kernels may round differently by an operand's offset within a line, so a reload keeps that offset: 64 bytes for MKL;
 # for CUDA libraries the alignment of torch's allocator.
 _HOST_LINE, _DEVICE_LINE = 64, 512
@@ -58,7 +60,7 @@ class View(NamedTuple):
 
         They are not conjugated or negated.
         """
-        found = torch.empty(0, dtype=self.dtype, device=storage.device)
+        found = empty_on(storage.device, self.dtype).data
         return found.set_(storage, self.offset + moved // self.dtype.itemsize, self.shape, self.stride)
 
     def tensor(self, elements: torch.Tensor, akin: torch.Tensor) -> torch.Tensor:

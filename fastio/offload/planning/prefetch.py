@@ -11,6 +11,7 @@ class Order:
     def __init__(self, uses: Sequence[int]) -> None:
         self.uses = uses
         self.position = 0  # of the next use
+        self._last = {ordinal: place for place, ordinal in enumerate(uses)}
 
     def used(self, ordinal: int) -> bool:
         """Move behind the next use of this activation, or behind its first use in a second backward.
@@ -28,4 +29,4 @@ class Order:
 
     def comes_before(self, ordinal: int, end: int) -> bool:
         """Return whether an activation is used next at a place before ``end``."""
-        return ordinal in self.uses[self.position : end]
+        return self._last.get(ordinal, -1) >= self.position and ordinal in self.uses[self.position : end]

@@ -68,11 +68,9 @@ class HostTier(Tier):
 
         ``is_idle``: no saved tensor is alive. Blocks that an interrupt lost are free again then.
         """
-        if is_idle:
-            free = {block for blocks in self._free.values() for block, _ in blocks}
-            if free != self._slab.blocks:
-                self._synchronize()
-                self._slab.keep(free)
+        if is_idle and sum(map(len, self._free.values())) != self._slab.count:
+            self._synchronize()
+            self._slab.keep({block for blocks in self._free.values() for block, _ in blocks})
         if self._timed is None:
             self._least_timed = 0
             return
@@ -105,7 +103,7 @@ class HostTier(Tier):
             taken = len(moves)
             if not taken:
                 return 0
-            nbytes = sum(nbytes for _, _, nbytes in moves)
+            nbytes = sum([nbytes for _, _, nbytes in moves])
             timed = self._times_copies and self._timed is None and nbytes >= self._least_timed
             copied = copies.out(moves, first.stream, first.computed, timed)
             if timed:  # one that was refused has no time
@@ -143,14 +141,12 @@ class HostTier(Tier):
         copies, accelerator = self._copies[first.device], first.accelerator
         began = time.perf_counter()
         try:
-            for saved in several:
-                saved.buffer = _buffer_for(saved)
             home = None if accelerator is None else accelerator.current_stream(first.device)
             moves: list[devices.Copy] = []
             for saved in several:
+                saved.buffer = buffer = _buffer_for(saved)
                 assert saved.block is not None, "it was moved out"
-                assert saved.buffer is not None, "it has just been made"
-                moves.append((saved.block, saved.buffer.address, saved.stored_nbytes))
+                moves.append((saved.block, buffer.storage.data_ptr() + buffer.start, saved.stored_nbytes))
                 copied = saved.copied
                 if copied is not None and (last_out is None or copied.number > last_out.number):
                     last_out = copied
@@ -189,7 +185,7 @@ class HostTier(Tier):
 
         It stays where it is if other code freed its memory since, as the copy may have read what came there.
         """
-        if saved.held:
+        if saved.live is not None or saved.payload is not None:
             if not saved.is_as_sent:
                 self._counts.moved += 1
                 self._loaded.discard(saved)

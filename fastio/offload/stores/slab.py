@@ -50,6 +50,11 @@ class Slab:
     def blocks(self) -> set[int]:
         return set() if self._memory is None else {self._memory.address + offset for offset in self._arena.offsets}
 
+    @property
+    def count(self) -> int:
+        """The number of blocks."""
+        return len(self._arena.offsets)
+
     def keep(self, blocks: Collection[int]) -> None:
         """Free all blocks but these: the others must not be used any more. See :meth:`Arena.keep`."""
         start = 0 if self._memory is None else self._memory.address

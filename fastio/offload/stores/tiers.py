@@ -104,8 +104,9 @@ class Tier:
         """Count transfers of one pass that ended, and for which compute waited ``stalled`` seconds."""
         step, counts, traffic, name = several[0].step, self._counts, self._traffic, self.name
         number = step.number
-        counts.events += [(op, number, saved.ordinal, saved.stored_nbytes, began, now, name) for saved in several]
-        nbytes = sum([saved.stored_nbytes for saved in several])
+        sizes = tuple([saved.stored_nbytes for saved in several])
+        counts.transfers.append((op, number, tuple([saved.ordinal for saved in several]), sizes, began, now, name))
+        nbytes = sum(sizes)
         if op == "write":
             traffic.written_bytes += nbytes
             traffic.writes += len(several)
