@@ -49,7 +49,7 @@ def tools(as_json: bool) -> None:
     for status in found:
         if status.available:
             can = f"{', '.join(status.operations)} of {', '.join(status.formats)} on {', '.join(status.devices)}"
-            rows.append([status.name, "yes", can if status.operations else "store of fastio.Offload alone"])
+            rows.append([status.name, "yes", can if status.files else f"{can}, in volumes on NVMe namespaces"])
         else:
             rows.append([status.name, "no", "; ".join(filter(None, (status.reason, status.cure)))])
     show_table(("tool", "available", "what it does, or why it is unavailable"), rows)

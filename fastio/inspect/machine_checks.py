@@ -68,8 +68,8 @@ def tool_rows() -> list[tuple[str, bool, str]]:
     rows = []
     for status in tools():
         able = f"{', '.join(sorted(status.operations))} on {', '.join(sorted(status.devices))}"
-        if not status.operations:
-            able = f"no files; fastio.Offload(store='{status.name}:...')"
+        if not status.files:
+            able += ", in volumes on NVMe namespaces"
         missing = f"{status.reason}; {status.cure}" if status.cure else status.reason
         rows.append((status.name, status.available, able if status.available else missing))
     return rows

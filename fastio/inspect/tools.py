@@ -13,7 +13,7 @@ class ToolStatus:
     """One tool: whether it is available, else the reason and the cure.
 
     ``operations`` are ``save`` and ``load``; ``formats`` those that it fills; ``devices`` the kinds of memory that it
-    moves.
+    moves. ``files``: whether it moves files; else it moves objects of volumes on NVMe namespaces alone.
     """
 
     name: str
@@ -23,6 +23,7 @@ class ToolStatus:
     operations: tuple[str, ...]
     formats: tuple[str, ...]
     devices: tuple[str, ...]
+    files: bool
 
 
 def tools() -> list[ToolStatus]:
@@ -31,10 +32,11 @@ def tools() -> list[ToolStatus]:
     for name in registry.names():
         tool = registry.find(name)
         if tool.transport is None:
-            found.append(ToolStatus(name, False, tool.reason, tool.cure, (), (), ()))
+            found.append(ToolStatus(name, False, tool.reason, tool.cure, (), (), (), False))
             continue
         can = tool.transport.capabilities
         formats = tuple(form for form in FORMATS if can.formats is None or form in can.formats)
         devices = tuple(sorted(filter(registry.is_here, can.devices)))
-        found.append(ToolStatus(name, True, "", "", tuple(sorted(can.operations)), formats, devices))
+        operations = tuple(sorted(can.operations))
+        found.append(ToolStatus(name, True, "", "", operations, formats, devices, not can.namespaces))
     return found

@@ -201,7 +201,7 @@ def _tool(name: str, device: str) -> Peer:
 
 
 def _fills_pt(status: fastio.ToolStatus, device: str) -> bool:
-    able = status.available and "pt" in status.formats and "save" in status.operations
+    able = status.available and status.files and "pt" in status.formats and "save" in status.operations
     return able and device.partition(":")[0] in status.devices and status.name not in ("torch", "numpy")
 
 

@@ -15,7 +15,10 @@ import fastio
 
 PACKAGES = {"checkpoint", "dicts", "distributed", "hybrid", "integrations", "offload", "volumes"}
 # Caught inside fastio, which raises another error in their place.
-INTERNAL = {"DamagedError", "NativeError", "NeedsTorchError", "NoThreadError", "OtherPickleError"}
+INTERNAL = {
+    *("ArenaFullError", "DamagedError", "Differs", "NativeError", "NeedsTorchError", "NoThreadError"),
+    *("OtherPickleError", "StepGoneError"),
+}
 HIDDEN = """
 import sys
 

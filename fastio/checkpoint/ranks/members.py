@@ -57,7 +57,8 @@ class Ranks(Alone):
     """The ranks of a process group. Every rank calls the same methods in the same order.
 
     ``calls`` are the connections for the thread that calls the Checkpointer, ``writes`` those for the thread that
-    writes: ``connect`` makes them, at their first use, which is collective. An error of one rank is raised as RankError on all; a rank that ended is RankLostError.
+    writes: ``connect`` makes them, at their first use, which is collective. An error of one rank is raised as RankError
+    on all; a rank that ended is RankLostError.
     """
 
     def __init__(self, calls: Gloo, connect: Callable[[], Gloo]) -> None:

@@ -65,7 +65,7 @@ class Load(NamedTuple):
 
 @cache
 def tools(operation: str, form: str = "pt", device: str = "cpu") -> list[str]:
-    able = [tool for tool in fastio.tools() if operation in tool.operations and form in tool.formats]
+    able = [tool for tool in fastio.tools() if tool.files and operation in tool.operations and form in tool.formats]
     found = [tool.name for tool in able if device in tool.devices]
     return [*found, "auto", "auto"]
 
