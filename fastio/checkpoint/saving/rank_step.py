@@ -116,7 +116,6 @@ class _RankStep:
         order: _Order = self._messages.scattered(orders, error)
         self._writer.local_planner.keep()
         written, error = self._written(plan, order)
-        self._task.staged_is_free()
         late, error = tried(lambda: self._checked(written)) if written is not None else (None, error)
         reports = self._messages.gathered(late, error)
         made, error = tried(lambda: self._published(reports)) if reports is not None else (None, None)
@@ -154,6 +153,7 @@ class _RankStep:
 
         with meanwhile(self._writer.connections, tell):
             written, error = tried(file.write) if file is not None else (None, error)
+            self._task.staged_is_free()  # at once: another rank may be late
         return (written, error) if told[0] is None else (None, told[0])
 
     def _laid_out(self, plan: LocalPlan | None, order: _Order) -> RankFile:
