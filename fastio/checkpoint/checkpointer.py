@@ -159,10 +159,11 @@ class Checkpointer:
                 )
             return remote_steps(path, make, settings.incremental, settings.writer)
         path = outside_volumes("folder", folder)
-        with members.agreement("Checkpointer"):
+        what = "Checkpointer" if make else "Checkpointer(read_only=True)"
+        with members.agreement(what):
             if members.rank == 0:
                 steps = steps_in(path, make)
-        with members.agreement("Checkpointer"):
+        with members.agreement(what):
             if members.rank > 0:
                 steps = steps_in(path, make=False)
         with steps.withdrawn_on_error():

@@ -259,6 +259,8 @@ def mismatch(path: str, stored: Stored, value: int) -> CorruptFileError:
 
 def _bytes_at_ends(pair: tuple[ReadRequest, torch.Tensor]) -> int:
     """The bytes of the blocks of which a tensor that is read into place needs a part."""
+    if pair[0].whole is None:
+        return 0
     return sum(piece.stored.nbytes for piece in pair[0].pieces() if not piece.is_wanted())
 
 

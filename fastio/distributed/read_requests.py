@@ -100,10 +100,11 @@ def batches(entries: Iterable[_Entry], nbytes_of: Callable[[_Entry], int], most:
     batch: list[_Entry] = []
     nbytes = 0
     for entry in entries:
-        if batch and nbytes + nbytes_of(entry) > most:
+        added = nbytes_of(entry)
+        if batch and nbytes + added > most:
             yield batch
             batch, nbytes = [], 0
         batch.append(entry)
-        nbytes += nbytes_of(entry)
+        nbytes += added
     if batch:
         yield batch

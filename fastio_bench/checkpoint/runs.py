@@ -133,7 +133,7 @@ class Runs:
         return [
             Step("fastio learns", FASTIO, (DURABLE,), (self._job("saving.learn"),), made + _LEARN * size),
             *(self._saves(tool, made, saved) for _ in range(self.rounds) for tool in SAVERS),
-            *(self._slowed(tool, made, saved) for tool in SLOWING),
+            *(self._slowed(tool, made, saved) for _ in range(self.rounds) for tool in SLOWING),
             *(
                 self._by_ranks(
                     "rank_steps.save", count, counted, (BLOCKED_OF[count], STEP_OF[count]), 3 * (counted + 1) * saved
@@ -170,9 +170,8 @@ class Runs:
         return Step(f"{tool}: saves", tool, works_of(tool), jobs, made + calls * saved)
 
     def _slowed(self, tool: str, made: float, saved: float) -> Step:
-        counted = self.rounds * SAVES
-        jobs = (self._job("slowdown.run", tool, counted),)
-        return Step(f"{tool}: steps meanwhile", tool, (SLOWED,), jobs, made + (counted + 1) * (1 + 2 * saved))
+        jobs = (self._job("slowdown.run", tool, SAVES),)
+        return Step(f"{tool}: steps meanwhile", tool, (SLOWED,), jobs, made + (SAVES + 1) * (1 + 2 * saved))
 
     def _by_ranks(self, task: str, count: int, saves: int, works: tuple[str, ...], seconds: float) -> Step:
         jobs = tuple(self._job(task, saves=saves, rank=rank, world=count) for rank in range(count))

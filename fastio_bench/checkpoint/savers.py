@@ -10,7 +10,7 @@ import torch
 
 from fastio.checkpoint import Checkpointer, SaveHandle
 from fastio.results import record
-from fastio_bench.checkpoint.works import BUDGET_PART, BUDGETED, COPY, DCP, DCP_CACHED, FASTIO, PROCESS, TORCH
+from fastio_bench.checkpoint.works import BUDGET_PART, BUDGETED, COPY, DCP, DCP_CACHED, FASTIO, MANAGER, PROCESS, TORCH
 from fastio_bench.peers import catalogue, libraries
 from fastio_bench.peers.contestants import remove
 
@@ -19,6 +19,7 @@ SETTINGS = {
     DCP: f"async_save with FileSystemWriter(thread_count={libraries.dcp_threads()}); it makes a copy in new memory "
     "each time",
     DCP_CACHED: "async_save with a DefaultStager that is kept, and so its copy's memory",
+    MANAGER: "CheckpointManager.Config.with_async_save(), if it is installed",
     FASTIO: "Checkpointer, asynchronous",
     PROCESS: "writer='process'",
     BUDGETED: f"memory_budget=nbytes // {BUDGET_PART}",
@@ -159,6 +160,39 @@ class ByDCP:
             self._settings["async_stager"].close()
 
 
+class ByManager:
+    """torch_checkpointing's asynchronous saves: a process of its own writes shared memory."""
+
+    def __init__(self, state: State, folder: Path) -> None:
+        from torch_checkpointing import CheckpointManager
+        from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
+
+        self._state, self._path = state, folder
+        config = CheckpointManager.Config.with_async_save()
+        config.storage_config = LocalFileSystemStorageConfig(use_direct_io=False)  # which writes unaligned bytes
+        self._manager = config.build()
+        self._future: Any = None
+
+    def save(self) -> None:
+        self._future = self._manager.save(str(self._path), self._state.dicts())
+        with self._manager.lock():  # waits until the state is copied, as an optimizer must
+            pass
+
+    def is_written(self) -> bool:
+        return bool(self._future.done())
+
+    def wait(self) -> str:
+        self._future.result()
+        return ""
+
+    def clear(self) -> None:
+        remove(self._path)
+
+    def close(self) -> None:
+        self._manager.close()
+        self.clear()
+
+
 class ByCopy:
     """No save, only a copy into resident memory: the lower bound of any snapshot."""
 
@@ -195,4 +229,6 @@ def make(tool: str, state: State, folder: Path) -> Saver:
         return ByCheckpointer(state, folder, memory_budget=state.nbytes // BUDGET_PART)
     if tool == TORCH:
         return ByTorch(state, folder)
+    if tool == MANAGER:
+        return ByManager(state, folder)
     return ByDCP(state, folder, cached=tool == DCP_CACHED)

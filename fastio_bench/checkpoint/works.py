@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 BLOCKED, DURABLE = "training blocked by an asynchronous save", "durable save"
 RANKS_SAVE, RANKS_LOAD = "durable save, 2 ranks", "cold load, 2 ranks"
@@ -22,10 +23,11 @@ WORKS = (
 FASTIO, TORCH, MAPPED = "fastio", "torch", "torch, mapped"
 PROCESS = "fastio, by a process"
 BUDGETED = "fastio, an eighth of the memory"
+MANAGER = "torch_checkpointing"
 DCP, DCP_CACHED, DCP_SYNCED = "DCP", "DCP, cached staging", "DCP, synced"
 COPY, FULL, ALONE = "plain copy", "fastio, full", "no save"
 SAVERS = (TORCH, FASTIO, PROCESS, DCP, DCP_CACHED, BUDGETED)
-SLOWING = (FASTIO, PROCESS, DCP_CACHED)
+SLOWING = (FASTIO, PROCESS, DCP_CACHED, *((MANAGER,) if find_spec(MANAGER) else ()))
 RESTORERS = (TORCH, MAPPED, FASTIO)
 RANKS_TOOLS = (DCP, FASTIO)
 BASELINES = {

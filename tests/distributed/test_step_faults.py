@@ -103,7 +103,9 @@ def test_ranks_that_see_other_folders_are_told(ranks: Ranks, tmp_path: Path) -> 
 def test_ranks_that_make_other_calls_are_told(ranks: Ranks, tmp_path: Path) -> None:
     first, second, *_ = ranks.run(tasks.other_calls, str(tmp_path / "run"), 2)
     assert first == second
-    errors, steps = first
+    errors, steps, (kind, text, _) = first
+    assert kind == "RankError"
+    assert "rank 0 called Checkpointer, and rank 1 Checkpointer(read_only=True)" in text
     called = ["save(0)", "verify(1)", "restore()", "latest()", "save(0)", "prune()"]
     others = ["save(1)", *called[2:]]
     for (kind, text, _), mine, other in zip(errors, called, others, strict=False):

@@ -245,7 +245,9 @@ def other_calls(folder: str, count: int) -> Any:
         errors = [told(calls[0]), *(told(calls[number + rank]) for number in range(1, len(calls) - 1))]
         checkpointer.save(5, state_of(5))
         checkpointer.wait()
-        return errors, checkpointer.steps()
+        steps = checkpointer.steps()
+    made = told(lambda: fastio.Checkpointer(folder, process_group=group, read_only=rank == 1))
+    return errors, steps, made
 
 
 def replaced(folder: str, count: int) -> Any:

@@ -57,12 +57,21 @@ class Ranks(Alone):
     """The ranks of a process group. Every rank calls the same methods in the same order.
 
     ``calls`` are the connections for the thread that calls the Checkpointer, ``writes`` those for the thread that
-    writes. An error of one rank is raised as RankError on all; a rank that ended is RankLostError.
+    writes: ``connect`` makes them, at their first use, which is collective. An error of one rank is raised as RankError
+    on all; a rank that ended is RankLostError.
     """
 
-    def __init__(self, calls: Gloo, writes: Gloo) -> None:
-        self.calls, self.writes = calls, writes
+    def __init__(self, calls: Gloo, connect: Callable[[], Gloo]) -> None:
+        self.calls, self._connect = calls, connect
+        self._writes: Gloo | None = None
         self.rank, self.world = calls.rank, calls.world
+
+    @property
+    def writes(self) -> Gloo:
+        """The connections for the thread that writes."""
+        if self._writes is None:
+            self._writes = self._connect()
+        return self._writes
 
     def exchange(self, value: _Value, what: str) -> list[_Value]:
         values, calls = self._exchanged(value, what)
@@ -98,11 +107,13 @@ class Ranks(Alone):
 
     def leave(self, why: str) -> None:
         self.calls.close(why)
-        self.writes.close(why)
+        if self._writes is not None:
+            self._writes.close(why)
 
     def close(self) -> None:
         self.calls.close()
-        self.writes.close()
+        if self._writes is not None:
+            self._writes.close()
 
 
 class Agreement:
@@ -213,7 +224,7 @@ def _connected(group: Any, rank: int, world: int) -> Ranks:
     def connect(kind: str) -> Gloo:
         return Gloo(PrefixStore(f"fastio-checkpointer-{number}-{kind}", store), rank, world, timeout)
 
-    return Ranks(connect("calls"), connect("writes"))
+    return Ranks(connect("calls"), lambda: connect("writes"))
 
 
 def _timeout_of(group: Any) -> Any:
