@@ -165,9 +165,12 @@ class ByManager:
 
     def __init__(self, state: State, folder: Path) -> None:
         from torch_checkpointing import CheckpointManager
+        from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
 
         self._state, self._path = state, folder
-        self._manager = CheckpointManager.Config.with_async_save().build()
+        config = CheckpointManager.Config.with_async_save()
+        config.storage_config = LocalFileSystemStorageConfig(use_direct_io=False)  # which writes unaligned bytes
+        self._manager = config.build()
         self._future: Any = None
 
     def save(self) -> None:
