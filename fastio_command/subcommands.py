@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from fastio_command.imports import ended_by_interrupts
+
 GIVEN = "fastio.given"  # the key of the subcommand's arguments in click's context
 
 
@@ -31,7 +33,9 @@ _TOLERANCE = _Tolerance(min=0)
 
 def _run(module: str, function: str, given: dict[str, Any]) -> None:
     click.get_current_context().meta[GIVEN] = given
-    getattr(import_module(f"fastio.cli.{module}"), function)(**given)
+    with ended_by_interrupts():
+        called = getattr(import_module(f"fastio.cli.{module}"), function)
+    called(**given)
 
 
 @click.command(short_help="Tensors: shapes, dtypes, offsets, sharing; metadata.")

@@ -255,6 +255,21 @@ class TestDiff:
         assert (found.equal, found.differences["w"].kind) == (False, "unreadable")
 
 
+INTERRUPTED_IMPORT = """
+import importlib.abc, os, signal, sys
+
+class Interrupt(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name.endswith(module):
+            os.kill(os.getpid(), signal.SIGINT)
+
+module = sys.argv.pop(1)
+sys.meta_path.insert(0, Interrupt())
+from fastio_command import main
+main()
+"""
+
+
 class TestBadInput:
     @pytest.mark.parametrize("command", ["inspect", "verify", "diff", "explain"])
     def test_one_line_and_status_2(self, command: str, tmp_path: Path) -> None:
@@ -316,6 +331,13 @@ class TestBadInput:
 
         monkeypatch.setattr("fastio.cli.diff_command.contents", interrupt)
         assert run("diff", saved, saved, status=130).stderr == "interrupted\n"
+
+    @pytest.mark.parametrize("module", ["core._exceptions", "fastio.cli.diff_command"])
+    def test_ctrl_c_during_the_imports(self, saved: Path, module: str) -> None:
+        """torch takes numpy, whose import Ctrl-C ended, for missing: its core imports this module."""
+        command = [sys.executable, "-P", "-c", INTERRUPTED_IMPORT, module, "diff", str(saved), str(saved)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
 
 
 def test_paths_are_named_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,52 +70,6 @@ def test_errors_of_a_place_name_url_cause_and_cure(
     assert not [*cache.glob("staging/*"), *cache.glob("files/*.part")]
 
 
-class Refusing(BaseHTTPRequestHandler):
-    """Answers with the status that a path begins with; "drop" ends the connection without an answer."""
-
-    def do_GET(self) -> None:
-        status = self.path[1:].partition(".")[0]
-        if status != "drop":
-            self.send_response(int(status))
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-    do_HEAD = do_GET
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "said"),
-    [
-        ("404.pt", FileNotFoundError, "check the URL: whether"),
-        ("410.pt", FileNotFoundError, "check the URL: whether"),
-        ("401.pt", PermissionError, "401.*; give credentials that may do this"),
-        ("403.pt?sig=s3%2Fcret%2B", PermissionError, "403.*; give credentials that may do this"),
-        ("500.pt", OSError, "500.*; check the URL, the credentials and the network"),
-        ("drop.pt", OSError, "Server disconnected; check the URL, the credentials and the network"),
-    ],
-)
-def test_only_what_a_web_server_does_not_have_is_not_found(cache: Path, name: str, kind: type, said: str) -> None:
-    """fsspec calls all of these a missing file; a missing folder of checkpoints would begin a training anew."""
-    pytest.importorskip("aiohttp")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/{name}"
-        with pytest.raises(fastio.RemoteError, match=said) as caught:
-            fastio.load(url)
-        assert isinstance(caught.value, FileNotFoundError) == (kind is FileNotFoundError)
-        assert isinstance(caught.value, kind)
-        assert "cret" not in str(caught.value)
-        with pytest.raises(fastio.CheckpointError if kind is FileNotFoundError else fastio.RemoteError):
-            fastio.Checkpointer(url, read_only=True)
-        server.shutdown()
-    with pytest.raises(fastio.RemoteError) as caught:
-        fastio.load(url)
-    assert isinstance(caught.value, ConnectionRefusedError)
-
-
 SECRETS = {
     "plain": "ranged://me:pa55@word@bucket/{}?name=s3cret&sig=s3cret",
     "spaces": "ranged://me:pa55 a word@bucket/{}?name=s3cret a tw0&sig=s3cret thr33",
@@ -353,3 +307,49 @@ def test_fsspec_is_not_imported_for_files_of_this_machine(tmp_path: Path) -> Non
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Answers with the status that a path begins with; "drop" ends the connection without an answer."""
+
+    def do_GET(self) -> None:
+        status = self.path[1:].partition(".")[0]
+        if status != "drop":
+            self.send_response(int(status))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("404.pt", FileNotFoundError, "check the URL: whether"),
+        ("410.pt", FileNotFoundError, "check the URL: whether"),
+        ("401.pt", PermissionError, "401.*; give credentials that may do this"),
+        ("403.pt?sig=s3%2Fcret%2B", PermissionError, "403.*; give credentials that may do this"),
+        ("500.pt", OSError, "500.*; check the URL, the credentials and the network"),
+        ("drop.pt", OSError, "Server disconnected; check the URL, the credentials and the network"),
+    ],
+)
+def test_only_what_a_web_server_does_not_have_is_not_found(cache: Path, name: str, kind: type, said: str) -> None:
+    """fsspec calls all of these a missing file; a missing folder of checkpoints would begin a training anew."""
+    pytest.importorskip("aiohttp")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/{name}"
+        with pytest.raises(fastio.RemoteError, match=said) as caught:
+            fastio.load(url)
+        assert isinstance(caught.value, FileNotFoundError) == (kind is FileNotFoundError)
+        assert isinstance(caught.value, kind)
+        assert "cret" not in str(caught.value)
+        with pytest.raises(fastio.CheckpointError if kind is FileNotFoundError else fastio.RemoteError):
+            fastio.Checkpointer(url, read_only=True)
+        server.shutdown()
+    with pytest.raises(fastio.RemoteError) as caught:
+        fastio.load(url)
+    assert isinstance(caught.value, ConnectionRefusedError)
