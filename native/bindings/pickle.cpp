@@ -46,8 +46,7 @@ nb::object pickle(nb::handle object, nb::dict names, nb::dict storages, nb::tupl
 }  // namespace
 
 void bind_pickle(nb::module_& module) {
-    module.def("unpickle", &unpickle, "data"_a, "names"_a, "calls"_a, "load"_a,
-               "classes"_a = nb::frozenset());
+    module.def("unpickle", &unpickle, "data"_a, "names"_a, "calls"_a, "load"_a, "classes"_a = nb::frozenset());
     module.def("pickle", &pickle, "object"_a.none(), "names"_a, "storages"_a, "rebuild"_a, "locate"_a, "cpu"_a.none(),
                "devices"_a);
     module.def("unless_of", &unless_of, "types"_a, "function"_a);

@@ -17,8 +17,8 @@ namespace fastio {
 class Unpickler {
   public:
     // `names`: the object for each global (b"module\nname"). `calls`: each function that may be called, and what is
-    // called in its place. `load` returns the storage for a persistent id. `classes`: those of which the pickle may make
-    // instances, without calling __init__, and give these a state.
+    // called in its place. `load` returns the storage for a persistent id. `classes`: those of which the pickle may
+    // make instances, without calling __init__, and give these a state.
     Unpickler(nanobind::dict names, nanobind::dict calls, nanobind::object load, nanobind::frozenset classes);
 
     // Builds the object that a pickle holds. Returns false if the pickle is unsupported. Throws Python's exceptions.
