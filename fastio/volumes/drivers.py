@@ -12,7 +12,7 @@ from pathlib import Path
 from fastio._native import why_no_spdk
 from fastio.errors import VolumeError
 
-_ADDRESS = re.compile(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+_ADDRESS = re.compile(r"\b[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]\b")
 _NAMESPACE = re.compile(r"nvme(\d+)(?:c\d+)?n(\d+)")  # c: of a controller that shares it with others
 _ROOT = Path("/")
 
@@ -20,6 +20,12 @@ _ROOT = Path("/")
 def is_address(place: str) -> bool:
     """Whether a text is a PCI address."""
     return _ADDRESS.fullmatch(place) is not None
+
+
+def address_in(text: str) -> str:
+    """The first PCI address in a text; empty without one."""
+    found = _ADDRESS.search(text)
+    return "" if found is None else found[0]
 
 
 def drivers(address: str, root: Path = _ROOT) -> dict[str, str]:

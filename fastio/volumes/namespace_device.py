@@ -17,7 +17,7 @@ from fastio.errors import RefusedError, TransferError, VolumeError, VolumeInUseE
 from fastio.nvme.safety import block_twin, refuse_contents, refuse_controller_in_use, refuse_in_use
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.volumes.device import BLOCK
-from fastio.volumes.drivers import drivers, is_address
+from fastio.volumes.drivers import address_in, drivers, is_address
 
 _ALIGNMENT = 4  # of memory that commands use directly, where the driver says no more
 _PASSTHROUGH = re.compile(r"ng\d+n\d+")
@@ -156,9 +156,8 @@ def create(kind: str, place: str, nbytes: int | None, force: str | None) -> Name
     if kind == "nvme" and not is_address(place):
         refuse_in_use(place, force)
         return open(kind, place, True)
-    address = re.search(r"\b[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]\b", place)
-    if address is not None:
-        refuse_controller_in_use(address[0], force)
+    if address := address_in(place):
+        refuse_controller_in_use(address, force)
     device = open(kind, place, True)
     try:
         refuse_contents(device.name, device.serial, device.read, device.nbytes, force)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import stat
 from typing import Protocol, cast
 
@@ -17,7 +16,7 @@ from fastio.errors import UnsupportedError, VolumeError
 from fastio.files.open_file import path_of
 from fastio.remote.urls import cut_url, is_remote
 from fastio.volumes.device import Device
-from fastio.volumes.drivers import drivers, is_address
+from fastio.volumes.drivers import address_in, drivers, is_address
 
 # Who opens a device, by the prefix; imported at first use.
 _OPENERS = {
@@ -27,7 +26,6 @@ _OPENERS = {
     "spdk": "fastio.volumes.namespace_device",
 }
 _DEVICES = "/dev"
-_ADDRESS = re.compile(r"\b[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]\b")
 PREFIXES = tuple(f"{kind}:" for kind in _OPENERS)
 
 
@@ -62,8 +60,8 @@ def namespace_of(path: str) -> str:
     if not tools_of(path):
         return ""
     place = split(path)[0].partition(":")[2]
-    address = _ADDRESS.search(place)
-    return place if address is None or place.startswith("/") else address[0].lower()
+    address = address_in(place)
+    return place if not address or place.startswith("/") else address.lower()
 
 
 def split(path: str) -> tuple[str, str]:

@@ -79,11 +79,16 @@ def link_files(
             is_link = file.name.startswith(_PREFIX)
             name = file.name if is_link else f"{name_of(base.step)}.{base.order}.{file.name}"
             source = os.path.join(origin, file.name)
-            if not is_regular(source) or os.stat(source).st_size != file.nbytes:
-                return None  # the file was replaced or altered
+            if not is_unaltered(source, file):
+                return None
             if name not in before:
                 os.link(source, os.path.join(path, name))
             files.append(file._replace(name=name))
     except OSError:  # a file system without hard links, or the step was removed
         return None
     return files
+
+
+def is_unaltered(path: str, file: File) -> bool:
+    """Whether a data file of a step was neither replaced nor cut, by its kind and its size. Raises OSError."""
+    return is_regular(path) and os.stat(path).st_size == file.nbytes

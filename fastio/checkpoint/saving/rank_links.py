@@ -13,9 +13,8 @@ from typing import NamedTuple
 from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.storage import WriteResult
 
-from fastio.checkpoint.folder.incremental_links import is_worthwhile
+from fastio.checkpoint.folder.incremental_links import is_unaltered, is_worthwhile
 from fastio.checkpoint.folder.manifest import File
-from fastio.checkpoint.folder.regular_file import is_regular
 from fastio.checkpoint.saving.rank_state import LocalTensor, RankState
 from fastio.checkpoint.saving.step_kinds import RankTask
 
@@ -82,8 +81,8 @@ def link_files(files: Sequence[File], origin: str, path: str) -> bool:
     try:
         for file in files:
             source = os.path.join(origin, file.name)
-            if not is_regular(source) or os.stat(source).st_size != file.nbytes:
-                break  # it was replaced or altered
+            if not is_unaltered(source, file):
+                break
             os.link(source, target := os.path.join(path, file.name))
             made.append(target)
         else:
