@@ -142,19 +142,23 @@ def rectified(x: torch.Tensor) -> torch.Tensor:
     return y.square().sum()
 
 
+def rectified_input(monkeypatch: pytest.MonkeyPatch, unpack: Any) -> torch.Tensor:
+    """In the modelled time: packing on the device keeps pace, and the copies back take long."""
+    monkeypatch.setattr(csr, "require", lambda device: None)
+    monkeypatch.setattr(csr, "pack", pack_on_device)
+    monkeypatch.setattr(csr, "unpack", unpack)
+    simulated.configure_execution("never")
+    simulated.configure_time(True, call_seconds=1e-5)
+    simulated.configure(to_device_bandwidth=NBYTES / 0.01)
+    return torch.randn(128, NBYTES // 512).to("simulated").requires_grad_()
+
+
 @pytest.mark.simulated
 @pytest.mark.parametrize("codec", ["csr", "none"])
 def test_host_waits_for_nothing_once_a_training_is_steady(
     codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the modelled time packing keeps pace, and the copies back take long."""
-    monkeypatch.setattr(csr, "require", lambda device: None)
-    monkeypatch.setattr(csr, "pack", pack_on_device)
-    monkeypatch.setattr(csr, "unpack", unpack_on_device)
-    simulated.configure_execution("never")
-    simulated.configure_time(True, call_seconds=1e-5)
-    simulated.configure(to_device_bandwidth=NBYTES / 0.01)
-    x = torch.randn(128, NBYTES // 512).to("simulated").requires_grad_()
+    x = rectified_input(monkeypatch, unpack_on_device)
     (plain,) = torch.autograd.grad(rectified(x), x)
     offload = made(tmp_path, budget=8 * NBYTES, codec=codec)
     for _ in range(6):
@@ -184,13 +188,7 @@ def test_damage_that_a_device_tells_late_fails_the_call_that_learns_of_it(
         calls[0] += 1
         return unpack_on_device(payload, *given)[0], torch.full((1,), calls[0] > damages_from, device=payload.device)
 
-    monkeypatch.setattr(csr, "require", lambda device: None)
-    monkeypatch.setattr(csr, "pack", pack_on_device)
-    monkeypatch.setattr(csr, "unpack", unpack)
-    simulated.configure_execution("never")
-    simulated.configure_time(True, call_seconds=1e-5)
-    simulated.configure(to_device_bandwidth=NBYTES / 0.01)
-    x = torch.randn(128, NBYTES // 512).to("simulated").requires_grad_()
+    x = rectified_input(monkeypatch, unpack)
     offload = made(tmp_path, budget=8 * NBYTES, codec="csr")
     for _ in range(4):  # the profiled passes wait
         with offload:

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 import fastio
 from fastio.checkpoint import RandomState
 from rank_tasks import mesh_of
+from step_tasks import entries
 
 State = dict[str, Any]
 
@@ -150,12 +151,10 @@ def _described(state: State) -> dict[str, Any]:
         if isinstance(value, torch.Tensor):
             full = value.full_tensor() if isinstance(value, DTensor) else value
             found[path] = (full.dtype, full.detach().clone().tolist(), tensors.setdefault(id(value), path))
-        elif isinstance(value, dict):
-            found[path] = list(value), vars(value).get("note") if type(value) is OrderedDict else None
-            for key, entry in value.items():
-                visit(f"{path}.{key}", entry)
-        elif isinstance(value, (list, tuple)):
-            for key, entry in enumerate(value):
+        elif isinstance(value, (dict, list, tuple)):
+            if isinstance(value, dict):
+                found[path] = list(value), vars(value).get("note") if type(value) is OrderedDict else None
+            for key, entry in entries(value):
                 visit(f"{path}.{key}", entry)
         else:
             found[path] = type(value).__name__, repr(value)

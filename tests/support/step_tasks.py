@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,11 @@ def training(kind: str, mesh: Any, seed: int, steps: int = 2) -> dict[str, Any]:
     }
 
 
+def entries(value: Any) -> Iterable[tuple[Any, Any]]:
+    """The keys and values of a dict, a list or a tuple."""
+    return value.items() if isinstance(value, dict) else enumerate(value)
+
+
 def whole(state: dict[str, Any]) -> dict[str, Any]:
     """All tensors and values of a state, whole, by their places."""
     found: dict[str, Any] = {}
@@ -76,11 +82,8 @@ def whole(state: dict[str, Any]) -> dict[str, Any]:
             value = value.get_state()
         if isinstance(value, DTensor):
             value = value.full_tensor()
-        if isinstance(value, dict):
-            for key, entry in value.items():
-                visit(f"{path}.{key}", entry)
-        elif isinstance(value, (list, tuple)):
-            for key, entry in enumerate(value):
+        if isinstance(value, (dict, list, tuple)):
+            for key, entry in entries(value):
                 visit(f"{path}.{key}", entry)
         else:
             found[path] = value.detach().clone().tolist() if isinstance(value, torch.Tensor) else value
